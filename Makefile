@@ -2,7 +2,8 @@
 #
 #   make demo                  train a private classifier on the images that come with the package, and write its report
 #   make check                 lint, types, import contracts and the fast tests: under three minutes, before every commit
-#   make test                  all of that, all tests and doctests, the pages, and a federation of real processes
+#   make test                  all of that, all tests and doctests, the pages, a federation of real processes, and trainers of
+#                              other libraries
 #   make test PYTHON=python3.12     the same with another interpreter (run `make clean` first)
 #   make test-browser          open reports in a headless Chromium, if one is installed; says what is missing
 #   make docs                  build the pages of docs/ into build/docs; warnings are errors
@@ -18,6 +19,7 @@ INTERPRETER := $(if $(VERSION),python3,$(PYTHON))
 
 VENV := .venv
 FLOWER_VENV := .venv-flower
+INTEGRATIONS_VENV := .venv-integrations
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Constraints always apply: no target installs a version of torch that was not tested.
@@ -30,7 +32,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check quick test test-slow test-browser lint types contracts unit docs federated trust trust-slow mutants format dist bundle clean
+.PHONY: help demo check quick test test-slow test-browser lint types contracts unit docs federated integrations trust trust-slow mutants format dist bundle clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -64,9 +66,16 @@ $(FLOWER_VENV)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints-flower.txt
 		--editable '.[report,flower]' hypothesis pytest
 	@touch $@
 
+# Trainers of other libraries: many packages that no other test may lean on, so they live in an environment apart.
+$(INTEGRATIONS_VENV)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints-integrations.txt
+	$(INTERPRETER) -m venv $(INTEGRATIONS_VENV)
+	$(INTEGRATIONS_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints-integrations.txt \
+		--editable '.[report,transformers,peft,trl,lightning,sklearn,trackers,notebook]' hypothesis pytest
+	@touch $@
+
 check: lint types contracts quick
 
-test: lint types contracts unit docs federated
+test: lint types contracts unit docs federated integrations
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check .
@@ -99,6 +108,10 @@ docs: $(VENV)/.stamp-docs
 federated: $(FLOWER_VENV)/.stamp
 	OMP_NUM_THREADS=1 $(FLOWER_VENV)/bin/python -m pytest -m "not slow" tests/federated/test_network.py
 
+integrations: $(INTEGRATIONS_VENV)/.stamp
+	OMP_NUM_THREADS=1 $(INTEGRATIONS_VENV)/bin/python -m pytest -m "not slow" tests/integrations tests/training/tracking \
+		"tests/test_docs.py::test_the_code_of_a_page_runs_in_order[transformers]"
+
 test-slow: $(VENV)/.stamp-dev
 	$(PYTEST) -n $(WORKERS) -m slow
 
@@ -127,5 +140,5 @@ bundle: $(VENV)/.stamp-venv
 	$(BIN)/python scripts/bundle.py --python-version $(or $(VERSION),3.12) $(addprefix --also ,$(ALSO))
 
 clean:
-	rm -rf $(VENV) $(FLOWER_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(FLOWER_VENV) $(INTEGRATIONS_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
 	find src tests scripts research -name __pycache__ -type d -prune -exec rm -rf {} +

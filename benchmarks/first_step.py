@@ -3,8 +3,8 @@
     python -m benchmarks.first_step --models mnist,vit_s --json-file runs/first_step.json
 
 The clock starts when torch, privet and the device are loaded and the model and its batch are on the device; it stops at
-the end of the first step. The kernel cache is empty at first; a second process of each contender finds the kernels that
-the first process built.
+the end of the first step. The caches are empty at first; a second process of each contender finds the kernels that the
+first process built, and the strategies that it chose.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from benchmarks.machine import Precision, environment
 from benchmarks.measure import make
 from benchmarks.models import WORKLOADS, Scale
 from benchmarks.pairs import now
+from privet.durable import CACHE_VARIABLE
 
 CONTENDERS = {contender.name: contender for contender in OURS}
 _BASELINE = "non_private"
@@ -54,8 +55,9 @@ def first_step(model_name: str, contender_name: str, device: torch.device, scale
 def _alone(model: str, contender: str, device: str, scale: str, threads: int, kernels: str) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.first_step", "--alone", "--models", model, "--contenders", contender]
     command += ["--device", device, "--scale", scale, "--threads", str(threads)]
+    chosen = os.environ | {"TRITON_CACHE_DIR": kernels, CACHE_VARIABLE: kernels}
     done = subprocess.run(  # noqa: S603 -- this program itself, with names from its own lists
-        command, env=os.environ | {"TRITON_CACHE_DIR": kernels}, capture_output=True, text=True, check=False
+        command, env=chosen, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise click.ClickException(f"{contender} failed on {model}:\n{done.stderr}")

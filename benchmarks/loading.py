@@ -1,6 +1,6 @@
 """How much of training is left when images are decoded from files: by workers, in the training process, or not at all.
 
-    python -m benchmarks.loading --images 4096 --workers 8 --json-file runs/loading.json
+    python -m benchmarks.loading --images 50000 --workers 8 --json-file runs/loading.json
     python -m benchmarks.loading --device cpu --image-size 48 --crop 32 --width 16 --images 256 --logical 64 \
         --physical 16 --workers 2 --steps 6 --delay 0.002
 
@@ -17,7 +17,8 @@ import importlib.util
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,20 +75,28 @@ def write_jpegs(folder: Path, *, number: int, size: int) -> tuple[Path, ...]:
     """Write images of blurred noise, which take about as many bytes as photographs of their size."""
     from PIL import Image
 
-    generator, files = np.random.default_rng(0), []
-    for index in range(number):
+    def write(index: int) -> Path:
+        generator, file = np.random.default_rng(index), folder / f"{index}.jpg"
         coarse = generator.integers(0, 256, (size // 8, size // 8, 3), dtype=np.uint8)
         image = Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)
         grain = np.asarray(image).astype(np.int16) + generator.integers(-12, 13, (size, size, 3), dtype=np.int16)
-        files.append(folder / f"{index}.jpg")
-        Image.fromarray(grain.clip(0, 255).astype(np.uint8)).save(files[-1], quality=90)
-    return tuple(files)
+        Image.fromarray(grain.clip(0, 255).astype(np.uint8)).save(file, quality=90)
+        return file
+
+    with ThreadPoolExecutor() as threads:  # coding, decoding and drawing leave Python's lock
+        return tuple(threads.map(write, range(number)))
 
 
 def in_memory(images: Jpegs, device: torch.device) -> TensorDataset:
     """Decode everything once, and keep it on a device."""
-    items = [images[index] for index in range(len(images))]
-    pixels, labels = torch.stack([image for image, _ in items]), torch.tensor([label for _, label in items])
+    pixels = torch.empty(len(images), 3, images.crop, images.crop, dtype=torch.uint8)
+    labels = torch.empty(len(images), dtype=torch.int64)
+
+    def place(index: int) -> None:
+        pixels[index], labels[index] = images[index]
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(place, range(len(images))))
     return TensorDataset(pixels.to(device), labels.to(device))
 
 
@@ -144,28 +153,29 @@ class Training:
 
 
 def compare(
-    training: Training, images: Jpegs, *, workers: int, rounds: int, tell: Callable[[str], None]
+    training: Training, images: Jpegs, *, workers: int, rounds: int, tell: Callable[[list[dict[str, Any]]], None]
 ) -> list[dict[str, Any]]:
-    """Train in the three ways in turns, and return the best figures of each."""
+    """Train in the three ways in turns, and return the best figures of each; ``tell`` gets them after each session."""
     ways: dict[str, tuple[Any, int]] = {
         "in memory": (in_memory(images, training.device), 0),
         f"{workers} workers": (images, workers),
         "no workers": (images, 0),
     }
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+    found: dict[str, list[dict[str, float]]] = {}
     for _ in range(rounds):
         for name, (dataset, number) in ways.items():
-            found[name].append(training.run(dataset, workers=number))
-    rows = []
+            found.setdefault(name, []).append(training.run(dataset, workers=number))
+            tell(_rows(found))
+    return _rows(found)
+
+
+def _rows(found: Mapping[str, Sequence[Mapping[str, float]]]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
     for name, results in found.items():
         rate, began = (pick(each[key] for each in results) for pick, key in ((max, "per_second"), (min, "began")))
         rows.append({"way": name, "images_per_second": rate, "seconds_to_begin": began})
     for row in rows:
         row["share"] = row["images_per_second"] / rows[0]["images_per_second"]
-        tell(
-            f"{row['way']:12} {row['images_per_second']:9.1f} images/s, {row['share']:.3f} of in memory; began in "
-            f"{row['seconds_to_begin']:.1f} s"
-        )
     return rows
 
 
@@ -211,26 +221,33 @@ def main(
         launch=pv.launch.Eager() if eager else pv.launch.Automatic(),
     )
     precision = Precision.BF16 if device.type == "cuda" else Precision.FP32
+    settings = {
+        "images": num_images,
+        "logical": logical,
+        "physical": physical,
+        "crop": crop,
+        "width": width,
+        "eager": eager,
+    }
+
+    def tell(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            click.echo(
+                f"{row['way']:12} {row['images_per_second']:9.1f} images/s, {row['share']:.3f} of in memory; began in "
+                f"{row['seconds_to_begin']:.1f} s"
+            )
+        if json_file is not None:
+            about = environment(device, num_threads=torch.get_num_threads())
+            text = json.dumps({"environment": about, "settings": settings, "rows": rows}, indent=1) + "\n"
+            json_file.write_text(text, encoding="utf-8")
+
     with tempfile.TemporaryDirectory() as folder, precision.applied():
         if delay is None:
             files = write_jpegs(Path(folder), number=num_images, size=image_size)
             click.echo(f"{num_images} files of {sum(file.stat().st_size for file in files) // num_images} bytes each")
         else:
             files = (Path(folder),) * num_images
-        rows = compare(
-            training, Jpegs(files=files, crop=crop, delay=delay), workers=workers, rounds=rounds, tell=click.echo
-        )
-    if json_file is not None:
-        about = environment(device, num_threads=torch.get_num_threads())
-        settings = {
-            "images": num_images,
-            "logical": logical,
-            "physical": physical,
-            "crop": crop,
-            "width": width,
-            "eager": eager,
-        }
-        json_file.write_text(json.dumps({"environment": about, "settings": settings, "rows": rows}, indent=1) + "\n")
+        compare(training, Jpegs(files=files, crop=crop, delay=delay), workers=workers, rounds=rounds, tell=tell)
 
 
 if __name__ == "__main__":

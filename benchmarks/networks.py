@@ -7,6 +7,7 @@ per-example gradients.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -152,6 +153,33 @@ class WideResNet16(nn.Module):
         """Classify by the mean over positions."""
         active = functional.relu(self.norm(self.blocks(self.stem(images))))
         return self.head(active.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """A convolution whose filters have mean zero and unit variance (Qiao et al. 2019), with a gain for each output."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.gain = nn.Parameter(torch.ones(self.out_channels, 1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Standardise the filters and convolve."""
+        variance, mean = torch.var_mean(self.weight, dim=(1, 2, 3), keepdim=True, correction=0)
+        scale = torch.rsqrt(variance * self.weight[0].numel() + 1e-4) * self.gain
+        return self._conv_forward(images, (self.weight - mean) * scale, self.bias)
+
+
+def with_standardised_weights(model: nn.Module) -> nn.Module:
+    """Replace the convolutions of a model by standardised ones of the same shape, in place."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Conv2d:
+                made = StandardisedConv2d(
+                    child.in_channels, child.out_channels, child.kernel_size, stride=child.stride,
+                    padding=child.padding, bias=child.bias is not None,
+                )  # fmt: skip
+                setattr(parent, name, made)
+    return model
 
 
 class TransformerBlock(nn.Module):

@@ -34,7 +34,7 @@ from benchmarks.records import Record, Row, with_ratios
 from benchmarks.session_table import session_markdown
 from benchmarks.session_worker import CONTENDERS
 from benchmarks.workers import Worker, WorkerFailed, WorkerLate
-from privet.durable import STATE_VARIABLE
+from privet.durable import CACHE_VARIABLE, STATE_VARIABLE
 
 _DEFAULT = (
     "non_private,session,session_eager,session_graph,session_random,"
@@ -181,9 +181,10 @@ class Workers:
         options = self._options
         arguments = ["--model", case.name, "--device", options.device, "--scale", options.scale.value]
         arguments += ["--threads", str(options.threads)]
-        # One folder of kernels for each model, empty at first; runs and their rows outside any user's folders.
-        kernels = str(self._folder / case.name)
-        chosen = {"TRITON_CACHE_DIR": kernels, "TMPDIR": str(self._folder), STATE_VARIABLE: str(self._folder / "state")}
+        # One folder of kernels and choices for each model, empty at first; all else outside any user's folders, too.
+        kept = str(self._folder / case.name)
+        chosen = {"TRITON_CACHE_DIR": kept, CACHE_VARIABLE: kept, "TMPDIR": str(self._folder)}
+        chosen[STATE_VARIABLE] = str(self._folder / "state")
         worker = Worker("benchmarks.session_worker", arguments, environment=os.environ | chosen)
         self._ready[case.name, job] = self._stack.enter_context(worker)
 

@@ -49,6 +49,7 @@ BASE: Plan = {
     "adjacency": "zero_out",
     "unit": "record",
 }
+CYCLIC_POISSON = {"kind": "cyclic_poisson", "groups": 3, "rate": 0.6, "cycles": 2, "expected_batch_size": 24.0}
 # Plans for each kind of each family, as changes of the base.
 CHANGES: dict[str, dict[str, list[Plan]]] = {
     "sampling": {
@@ -68,6 +69,9 @@ CHANGES: dict[str, dict[str, list[Plan]]] = {
                           "secret_partition": is_secret}}
             for is_secret in (True, False)
         ],
+        "cyclic_poisson": [{"sampling": CYCLIC_POISSON}],
+        "balls_in_bins": [{"sampling": {"kind": "balls_in_bins", "batches": 5, "epochs": 2,
+                                        "expected_batch_size": 24.0}}],
     },
     "clipping": {
         "threshold": [{"clipping": {"kind": "threshold", "norm": [0.3, 0.4, 0.5, 0.2]},
@@ -105,6 +109,16 @@ CHANGES: dict[str, dict[str, list[Plan]]] = {
             for learning in (
                 {"kind": "past_gradients", "first": 2, "every": 2}, {"kind": "released_squares", "every": 2},
             )
+        ],
+        "banded_gaussian": [
+            {"noise": {"kind": "banded_gaussian", "noise_multiplier": 0.8, "coefficients": [1.0, 0.5, 0.375]},
+             "sampling": CYCLIC_POISSON},
+        ],
+        "banded_inverse_gaussian": [
+            {"noise": {"kind": "banded_inverse_gaussian", "noise_multiplier": 0.8, "coefficients": [1.0, -0.5, -0.125],
+                       "batches": 5, "epochs": 2},
+             "sampling": {"kind": "cyclic", "batches": 5, "epochs": 2, "expected_batch_size": 24.0,
+                          "secret_partition": True}},
         ],
     },
     "grouping": {

@@ -243,7 +243,9 @@ def whole(count: Any) -> int:
     return count
 
 
-Steps = dict[tuple[float, float], int]
+# How often a step of a rate, a multiplier and a number of records of one unit happens.
+Steps = dict[tuple[float, float, int], int]
+MOST_RECORDS = 1000
 
 
 def number(value: Any, low: float, high: float) -> float:
@@ -281,29 +283,46 @@ def gaussian_multiplier(event: Any) -> float:
 
 
 def steps_of(events: dict[bytes, int]) -> Steps:
-    """Sort what was charged into (rate, multiplier) with counts; no noise gives multiplier 0."""
+    """Sort what was charged into (rate, multiplier, records) with counts; no noise gives multiplier 0."""
     found: Steps = {}
     for key, rounds in events.items():
         for part, count in flattened(json.loads(key), rounds):
+            records = 1
             if part.get("type") == "non_private":
                 rate, multiplier = 1.0, 0.0
             elif part.get("type") == "poisson_sampled":
                 rate = number(part["sampling_probability"], 0.0, 1.0)
                 multiplier = gaussian_multiplier(part["event"])
+            elif part.get("type") == "sampled_records":
+                rate, records = number(part["sampling_probability"], 0.0, 1.0), whole(part["num_records"])
+                multiplier = number(part["noise_multiplier"], 0.0, math.inf)
+                if not 1 <= records <= MOST_RECORDS:
+                    raise Wrong(f"{records} records of one unit are out of range in an event")
+                if rate == 1:
+                    multiplier, records = multiplier / records, 1
             else:
                 rate, multiplier = 1.0, gaussian_multiplier(part)
             if rate > 0 and not math.isinf(multiplier):
-                found[rate, multiplier] = found.get((rate, multiplier), 0) + count
+                found[rate, multiplier, records] = found.get((rate, multiplier, records), 0) + count
     return found
 
 
-def log_density(x: np.ndarray, rate: float, multiplier: float, mean: float) -> np.ndarray:
-    """Return log of (1 - rate) N(0) + rate N(mean) over N(0), all of one variance."""
-    ratio = (2 * mean * x - mean * mean) / (2 * multiplier**2)
-    return ratio if rate == 1 else np.logaddexp(math.log1p(-rate), math.log(rate) + ratio)
+def chances(rate: float, records: int) -> list[float]:
+    """Return the probabilities of 0, 1, ... of a unit's records in a sample."""
+    return [math.comb(records, j) * rate**j * (1 - rate) ** (records - j) for j in range(records + 1)]
 
 
-def masses(x: np.ndarray, rate: float, multiplier: float, mean: float) -> np.ndarray:
+def log_density(x: np.ndarray, rate: float, multiplier: float, mean: float, records: int = 1) -> np.ndarray:
+    """Return log of the sum of N(j * mean), with the chance of j records in the sample, over N(0)."""
+    found = np.full_like(x, -math.inf)
+    for j, chance in enumerate(chances(rate, records)):
+        if chance > 0:
+            shift = j * mean
+            found = np.logaddexp(found, math.log(chance) + (2 * shift * x - shift * shift) / (2 * multiplier**2))
+    return found
+
+
+def masses(x: np.ndarray, rate: float, multiplier: float, mean: float, records: int = 1) -> np.ndarray:
     """Return the mass of the same mixture between neighbouring points."""
 
     def between(centre: float) -> np.ndarray:
@@ -311,19 +330,34 @@ def masses(x: np.ndarray, rate: float, multiplier: float, mean: float) -> np.nda
         # From the nearer tail, so that small masses keep their digits.
         return np.where(edges[:-1] > 0, ndtr(-edges[:-1]) - ndtr(-edges[1:]), ndtr(edges[1:]) - ndtr(edges[:-1]))
 
-    return rate * between(mean) + ((1 - rate) * between(0.0) if rate < 1 else 0.0)
+    parts = [chance * between(j * mean) for j, chance in enumerate(chances(rate, records)) if chance > 0]
+    return np.asarray(np.sum(parts, axis=0))
 
 
-def losses(rate: float, multiplier: float, direction: str) -> tuple[np.ndarray, np.ndarray]:
+def highest(rate: float, multiplier: float, records: int) -> float:
+    """Return an outcome that a step with the unit exceeds with probability below 1e-40 and that none without does."""
+    if records == 1:
+        return 14 * multiplier + 1
+    # a normal tail beyond 14 has mass 1e-44, and a rarer number of records needs a shorter one
+    ends = [
+        j + 14 * multiplier * math.sqrt(1 + math.log10(chance) / 41)
+        for j, chance in enumerate(chances(rate, records))
+        if chance > 1e-40
+    ]
+    return max(ends) + 1
+
+
+def losses(rate: float, multiplier: float, records: int, direction: str) -> tuple[np.ndarray, np.ndarray]:
     """Return privacy losses of one step and their probabilities, in one of the directions."""
-    reach = 14 * multiplier
-    edges = np.linspace(-reach - 1, reach + 1, 100_001)
+    edges = np.linspace(-14 * multiplier - 1, highest(rate, multiplier, records), 100_001)
     x = (edges[1:] + edges[:-1]) / 2
-    upper = log_density(x, rate, multiplier, 1.0)
+    upper = log_density(x, rate, multiplier, 1.0, records)
     if direction == "removed":
-        return upper, masses(edges, rate, multiplier, 1.0)
+        return upper, masses(edges, rate, multiplier, 1.0, records)
     if direction == "added":
         return -upper, masses(edges, 1.0, multiplier, 0.0)
+    if records > 1:
+        raise Wrong("several sampled records of one unit have no bound if the unit is exchanged")
     return upper - log_density(x, rate, multiplier, -1.0), masses(edges, rate, multiplier, 1.0)
 
 
@@ -344,7 +378,7 @@ def reach_of(parts: list[tuple[np.ndarray, np.ndarray, int]]) -> tuple[float, fl
 
 def composed(direction: str, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
     """Compose all steps in one direction; return the losses of the whole run and their probabilities."""
-    parts = [(*losses(rate, z, direction), count) for (rate, z), count in steps.items()]
+    parts = [(*losses(rate, z, records, direction), count) for (rate, z, records), count in steps.items()]
     spreads = [math.sqrt(float(mass @ at**2) - float(mass @ at) ** 2) for at, mass, _ in parts]
     low, high = reach_of(parts)
     spacing = max(min(0.02 * spread for spread in spreads), (high - low) / (1 << 22))
@@ -437,11 +471,11 @@ class Figures:
 def figures_of(events: dict[bytes, int], *, delta: float, relation: str) -> Figures:
     """Return the figures of everything charged."""
     steps = steps_of(events)
-    if any(multiplier == 0 for _, multiplier in steps):
+    if any(multiplier == 0 for _, multiplier, _ in steps):
         return Figures(epsilon=math.inf, mu=math.inf, accountant="exact Gaussian", is_exact=True)
-    if all(rate == 1 for rate, _ in steps):
+    if all(rate == 1 for rate, _, _ in steps):
         factor = 2.0 if relation == "replace_one" else 1.0
-        mu = factor * math.sqrt(sum(count / multiplier**2 for (_, multiplier), count in steps.items()))
+        mu = factor * math.sqrt(sum(count / multiplier**2 for (_, multiplier, _), count in steps.items()))
         return Figures(epsilon=gaussian_epsilon(mu, delta), mu=mu, accountant="exact Gaussian", is_exact=True)
     if delta < 1e-11:
         raise Undecided(f"delta {delta:g} is below what sums in double precision can tell")
@@ -480,6 +514,14 @@ ITEM = {
     "person": "one person is one item of the data set, and reading an item (__getitem__) reads that person's only",
     "client": "one client is one party of the federation, whose update is computed from its own records only",
 }
+OWNED_ITEM = "one item of the data set is one record of one person, and reading an item reads that record only"
+ASSUMED = {
+    "record": (),
+    "person": ("one item of the data set holds everything about one person, and nobody is in two items",),
+    "client": (),
+}
+OWNED = ("every record names the one person it is about, and nobody has two names",)
+OF_PERSONS = ("sampled_persons", "bounded_persons")
 DRAWN = {
     "poisson": ("each step includes every record independently by a secret coin (Poisson sampling)",),
     "full_batch": (),
@@ -525,10 +567,52 @@ def round_event(plan: dict[str, Any]) -> dict[str, Any]:
         # the count of a step is released beside its sum, and one record moves it by a half
         multiplier = (multiplier**-2 + (positive(plan["clipping"]["count_noise_std"]) / 0.5) ** -2) ** -0.5
     event = {"type": "gaussian", "noise_multiplier": multiplier}
-    kind, rate = kind_of(plan, "sampling", ROUNDS), plan["sampling"].get("rate", 1.0)
+    drawn, records = sampler_of(plan), 1
+    if plan["sampling"]["kind"] == "bounded_persons":
+        records = whole(plan["sampling"]["max_records"])
+    kind, rate = drawn["kind"], number(drawn.get("rate", 1.0), 0.0, 1.0)
     if kind != "poisson" or rate == 1:
-        return event
-    return {"type": "poisson_sampled", "sampling_probability": number(rate, 0.0, 1.0), "event": event}
+        return {"type": "gaussian", "noise_multiplier": multiplier / records}
+    if records > 1:
+        return {
+            "type": "sampled_records",
+            "sampling_probability": rate,
+            "num_records": records,
+            "noise_multiplier": multiplier,
+        }
+    return {"type": "poisson_sampled", "sampling_probability": rate, "event": event}
+
+
+def sampler_of(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the sampler that draws the items of a plan, which a sampler of persons contains; its pieces must fit."""
+    outer = kind_of(plan, "sampling", (*ROUNDS, *OF_PERSONS))
+    if outer not in OF_PERSONS:
+        return dict(plan["sampling"])
+    inner = plan["sampling"]["sampling"]
+    known = ("poisson", "full_batch") if outer == "bounded_persons" else ("poisson", "full_batch", "shuffle")
+    kind_of({"sampling": inner}, "sampling", known)
+    if whole(plan["sampling"]["max_records"]) < 1 or plan["unit"] != "person":
+        raise Wrong("the plan samples records of persons, and its unit or number of records does not fit")
+    if outer == "bounded_persons" and plan["adjacency"] == "replace_one" and inner.get("rate", 1.0) != 1:
+        raise Wrong("several sampled records of one person have no bound if the person is exchanged")
+    return dict(inner)
+
+
+def drawn_words(plan: dict[str, Any]) -> tuple[str, ...]:
+    """Return what is assumed about the sampling."""
+    sampling = sampler_of(plan)
+    words = DRAWN["cyclic, secret" if sampling.get("secret_partition", False) else sampling["kind"]]
+    outer, most = plan["sampling"]["kind"], plan["sampling"].get("max_records")
+    some = f"{most:,} record{'' if most == 1 else 's'}" if isinstance(most, int) else ""
+    if outer == "sampled_persons":
+        taken = f"each step takes at most {some} of a sampled person, chosen at random"
+        return (
+            *(each.replace("record", "person") for each in words),
+            f"{taken}, and clips the mean of their gradients as one",
+        )
+    if outer == "bounded_persons":
+        return (*words, f"at most {some} of each person take part, chosen by a secret key")
+    return words
 
 
 def alike(left: Any, right: Any) -> bool:
@@ -553,7 +637,8 @@ class Story:
         if not 0 < self.delta < 1:
             raise Wrong(f"the plan's delta is {plan['delta']!r}, which is no probability to fail with")
         self.event = round_event(plan)
-        self.planned = whole(plan["sampling"][ROUNDS[plan["sampling"]["kind"]]])
+        drawn = sampler_of(plan)
+        self.planned = whole(drawn[ROUNDS[drawn["kind"]]])
         is_planned = all(alike(json.loads(key), self.event) for key in account.events)
         self.agrees = is_planned and account.rounds <= self.planned and not account.num_mismatches
         hides = plan.get("release", "every_iterate") == "last_iterate"
@@ -587,10 +672,11 @@ class Story:
     @property
     def assumptions(self) -> list[str]:
         """What the guarantee rests on."""
-        sampling = self.plan["sampling"]
-        drawn = "cyclic, secret" if sampling.get("secret_partition", False) else sampling["kind"]
-        of_plan = (*(descent_words(self.plan["descent"]) if self.is_last else ()), *DRAWN[drawn], *ALWAYS)
-        return [*of_plan, ITEM[self.unit], *self.account.assumptions, *self.account.changes, *self.account.vouched]
+        of_plan = (*(descent_words(self.plan["descent"]) if self.is_last else ()), *drawn_words(self.plan), *ALWAYS)
+        has_owners = self.plan["sampling"]["kind"] in OF_PERSONS
+        item, of_unit = (OWNED_ITEM, OWNED) if has_owners else (ITEM[self.unit], ASSUMED[self.unit])
+        told = (*self.account.assumptions, *self.account.changes, *self.account.vouched)
+        return [*of_plan, item, *told, *of_unit]
 
 
 def check_proof(plan: dict[str, Any]) -> None:
@@ -677,10 +763,11 @@ def tail_delta(steps: Steps, *, factor: float, epsilon: float, delta: float, coo
     pairs = (coordinates + 1) // 2
     growth = math.expm1(-sum(steps.values()) * pairs * math.log1p(-math.exp(-0.5 * REACH * REACH)))
     lost = 0.0
-    for (rate, multiplier), count in steps.items():
-        shift = factor / multiplier
-        from_afar = math.exp(min(epsilon, 700.0)) * float(lune(0.0)) * shift * math.sqrt(pairs)
-        lost += count * rate * (lost_mass(shift, pairs) + from_afar)
+    for (rate, multiplier, records), count in steps.items():
+        for j, chance in enumerate(chances(rate, records)[1:], 1):
+            shift = j * factor / multiplier
+            from_afar = math.exp(min(epsilon, 700.0)) * float(lune(0.0)) * shift * math.sqrt(pairs)
+            lost += count * chance * (lost_mass(shift, pairs) + from_afar)
     return min(1.0, growth * delta + (1 + growth) * lost)
 
 

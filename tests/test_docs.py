@@ -51,6 +51,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_the_code_of_a_page_runs_in_order(page: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run_page(page, capfd)
+
+
+def run_page(page: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Run all blocks of a page whose packages are installed."""
     module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
     sys.modules[module.__name__] = module  # dataclasses and annotations look their module up
     try:

@@ -57,7 +57,13 @@ FORMER = re.findall(
     suggest_physical_batch
 """,
 )
-NEEDS_FLOWER = {"Patience", "client_app", "server_app"}
+# Names of modules that need a package which has an environment of its own.
+NEEDS = {
+    "flwr": {"Patience", "client_app", "server_app"},
+    "transformers": {"PrivateTrainer", "PrivateTraining"},
+    "lightning": {"PrivateModule", "PrivateSteps"},
+}
+MISSING = {name for package, names in NEEDS.items() if importlib.util.find_spec(package) is None for name in names}
 
 
 def exists(dotted: str) -> bool:
@@ -66,7 +72,7 @@ def exists(dotted: str) -> bool:
     path = "privet"
     for part in dotted.split("."):
         path += f".{part}"
-        if part in NEEDS_FLOWER and importlib.util.find_spec("flwr") is None:
+        if part in MISSING:
             return True
         try:
             found = getattr(found, part)
@@ -178,7 +184,7 @@ def test_every_name_of_a_public_module_exists_and_is_no_module(module: str) -> N
     names = public_names(module)
     assert names
     for name in names:
-        if name not in NEEDS_FLOWER or importlib.util.find_spec("flwr") is not None:
+        if name not in MISSING:
             assert not isinstance(getattr(importlib.import_module(f"privet.{module}"), name), ModuleType), name
     if not hasattr(importlib.import_module(f"privet.{module}"), "__all__"):
         hidden = set(names) & {path.stem for path in (SOURCE / module).glob("*.py")}

@@ -188,6 +188,18 @@ def test_the_constraints_of_flower_differ_only_in_what_flower_asks_for() -> None
     assert flower["torch"] == pins()["torch"]
 
 
+def test_the_constraints_of_integrations_add_versions_and_change_none() -> None:
+    added = pins("constraints-integrations.txt")
+    assert {name for name, version in added.items() if pins().get(name, version) != version} == set()
+    extras = project()["optional-dependencies"]
+    assert isinstance(extras, dict)
+    asked = [
+        text for name in ("transformers", "peft", "trl", "lightning", "sklearn", "trackers") for text in extras[name]
+    ]
+    names = {re.split(r"[<>=!~ ]", text)[0] for text in asked if not text.startswith("privet[")}
+    assert names - added.keys() == set()
+
+
 def test_constraints_cover_what_the_library_its_report_and_its_developers_ask_for() -> None:
     table = project()
     dependencies, extras = table["dependencies"], table["optional-dependencies"]
@@ -215,7 +227,21 @@ def test_the_readme_names_the_command(command: str) -> None:
 
 @pytest.mark.parametrize(
     "target",
-    ["check", "clean", "contracts", "demo", "dist", "bundle", "lint", "quick", "test", "test-slow", "types", "unit"],
+    [
+        "check",
+        "clean",
+        "contracts",
+        "demo",
+        "dist",
+        "bundle",
+        "integrations",
+        "lint",
+        "quick",
+        "test",
+        "test-slow",
+        "types",
+        "unit",
+    ],
 )
 def test_the_makefile_has_the_target(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -225,7 +251,7 @@ def test_every_install_of_the_makefile_is_constrained() -> None:
     lines = (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
     installs = [line for line in lines if re.search(r"\bpip\b.*\binstall\b|\$\(PIP\) install", line)]
     assert installs
-    constrained = r"--constraint (\$\(CONSTRAINTS\)|constraints-flower\.txt)"
+    constrained = r"--constraint (\$\(CONSTRAINTS\)|constraints-(flower|integrations)\.txt)"
     assert [line for line in installs if not re.search(constrained, line)] == []
     assert "CONSTRAINTS ?= constraints.txt" in lines
 

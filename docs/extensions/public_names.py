@@ -13,7 +13,9 @@ PAGE = "api"
 # Names at the top of the package, in the order in which a reader meets them; the others follow.
 _FIRST = ("Plan", "privatize", "Performance", "Session", "preflight", "PrivateClassifier", "PrivateRegressor")
 # Modules whose names need packages of their own are looked up only.
-_NEEDS_FLOWER = frozenset({"Patience", "client_app", "server_app"})
+_NEEDS_OTHERS = frozenset(
+    ["Patience", "client_app", "server_app", "PrivateModule", "PrivateSteps", "PrivateTrainer", "PrivateTraining"]
+)
 
 
 def public_names(module: str) -> list[str]:
@@ -24,7 +26,7 @@ def public_names(module: str) -> list[str]:
         name
         for name in names
         if not name.startswith("_")
-        and name not in _NEEDS_FLOWER
+        and name not in _NEEDS_OTHERS
         and getattr(getattr(found, name), "__module__", "").startswith("privet")
     ]
 

@@ -8,9 +8,11 @@ from privet import datasets as datasets
 from privet import effects as effects
 from privet import engines as engines
 from privet import errors as errors
+from privet import estimators as estimators
 from privet import federated as federated
 from privet import geometry as geometry
 from privet import grouping as grouping
+from privet import integrations as integrations
 from privet import isolation as isolation
 from privet import launch as launch
 from privet import masks as masks
@@ -22,6 +24,7 @@ from privet import reports as reports
 from privet import runs as runs
 from privet import sampling as sampling
 from privet import schedules as schedules
+from privet import tracking as tracking
 from privet import training as training
 from privet.accounting.guarantee import Guarantee as Guarantee
 from privet.accounting.ledger import Ledger as Ledger
@@ -39,6 +42,7 @@ from privet.training.classifier import PrivateRegressor as PrivateRegressor
 from privet.training.optimizers import DPAdam as DPAdam
 from privet.training.optimizers import DPAdamW as DPAdamW
 from privet.training.performance import Performance as Performance
+from privet.training.persons import PersonRecords as PersonRecords
 from privet.training.physical_batch import suggest_physical_batch as suggest_physical_batch
 from privet.training.preflight.preflight import preflight as preflight
 from privet.training.private_statistics.normalisation import PrivateNormalisation as PrivateNormalisation

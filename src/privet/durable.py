@@ -1,4 +1,4 @@
-"""Atomic and durable file writes, also after a crash or on a full disk; and the state folder of the user."""
+"""Atomic and durable file writes, also after a crash or on a full disk; and the folders of the user."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 STATE_VARIABLE = "PRIVET_STATE"
+CACHE_VARIABLE = "PRIVET_CACHE"
 
 
 def write_durably(path: Path, data: bytes, *, keep_previous: bool = False) -> None:
@@ -52,3 +53,11 @@ def state_folder() -> Path:
     if sys.platform == "darwin" and not given and not usual.exists():
         return Path("~/Library/Application Support/privet").expanduser()
     return usual
+
+
+def cache_folder() -> Path:
+    """Return the folder for what can be found out again: ``$PRIVET_CACHE``, or the cache folder of the user."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "privet"

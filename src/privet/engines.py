@@ -6,6 +6,7 @@ from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.functional import Functional
 from privet.gradients.engines.support import replace_batchnorm
 from privet.gradients.norms.budgets import Balanced, Fast, Lean
+from privet.training.alone import one_at_a_time
 
 __all__ = [
     "Balanced",
@@ -13,5 +14,6 @@ __all__ = [
     "Fast",
     "Functional",
     "Lean",
+    "one_at_a_time",
     "replace_batchnorm",
 ]

@@ -75,6 +75,14 @@ class WeightsChanged(LoopError):
     """Trained weights changed outside a private step, so there is no guarantee."""
 
 
+class RankError(PrivetError):
+    """Another rank of a run in several processes died, hangs or failed. All ranks stop."""
+
+
+class RanksDisagree(RankError, LedgerMismatch):
+    """The ranks of a run hold different plans, models, data or steps. None of them releases anything."""
+
+
 class CheckpointError(PrivetError):
     """A checkpoint cannot be read, or does not belong to this run."""
 

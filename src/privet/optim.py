@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privet.training.averaging import ExponentialAverage
-from privet.training.classifier import sgd
+from privet.training.fitting import sgd
 from privet.training.optimizers import DPAdam, DPAdamW
 from privet.training.schedules import CosineDecay, LearningRate, LinearDecay, StepDecay
 

@@ -11,9 +11,10 @@ from privet import checks
 from privet.accounting.calibration import calibrate_noise
 from privet.accounting.charges import Charges
 from privet.accounting.composition import Composition, EveryIterate
-from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, unverifiable_assumptions
+from privet.accounting.guarantee import OWNED, SEEDED, Guarantee, guarantee, unverifiable_assumptions
 from privet.accounting.hidden_state import proven_last_iterate
-from privet.errors import ArgumentError, PlanError, RecipeError
+from privet.errors import ArgumentError, PlanError, PrivetError, RecipeError
+from privet.html_tables import facts_table
 from privet.mechanism import codec
 from privet.mechanism.clipping import Clipping, Threshold
 from privet.mechanism.fingerprint import fingerprint
@@ -81,6 +82,13 @@ class Plan:
         refusal = self.sampling.refusal(self.adjacency)
         if refusal is not None:
             raise PlanError(f"This plan has no guarantee: {refusal}")
+        if self.sampling.contribution is not None and self.unit is not Unit.PERSON:
+            raise PlanError(
+                f"{type(self.sampling).__name__} bounds the records of a person, but the plan has "
+                f"Unit.{self.unit.name}. Set unit=Unit.PERSON, or sample records: {type(self.sampling).__name__}'s "
+                "sampling alone."
+            )
+        self._check_rounds()
         self._check_descent()
         if self.clipping.norm_kind is not self.noise.norm_kind:
             raise PlanError(
@@ -131,6 +139,17 @@ class Plan:
             unit=unit,
         )
         return plan if epsilon is None else plan.calibrated(epsilon=epsilon)
+
+    def _check_rounds(self) -> None:
+        """Refuse noise that is correlated between steps where no cost of the rounds together is proven."""
+        refusal = self.noise.refusal(self.sampling)
+        if refusal is not None:
+            raise PlanError(f"This plan has no guarantee: {refusal}.")
+        if not self.noise.is_independent and not self.mask.is_whole:
+            raise PlanError(
+                f"This plan has no guarantee: {type(self.noise).__name__} correlates the noise of different steps, and "
+                f"no cost is proven for it under {type(self.mask).__name__}. Use NoMask(), or Gaussian() noise."
+            )
 
     def _check_descent(self) -> None:
         if self.descent is not None and not isinstance(self.descent, StronglyConvexDescent):
@@ -189,7 +208,7 @@ class Plan:
             "sampled indices and noise are secret and drawn from generators seeded by the operating system",
             f"noise is treated as an ideal real-valued {(self.noise.family or NoiseFamily.GAUSSIAN).value}",
             "plan constants are public and were not chosen by looking at the private data",
-            *unverifiable_assumptions(self.unit),
+            *unverifiable_assumptions(self.unit, has_owners=self.sampling.contribution is not None),
         )
 
     @cached_property
@@ -199,6 +218,20 @@ class Plan:
     def guarantee(self) -> Guarantee:
         """Account the plan. This needs no data, and the result is the same before and after training."""
         return self._guarantee
+
+    def _repr_html_(self) -> str:
+        """Return the plan for a notebook, with its guarantee where it has one."""
+        try:
+            title = str(self.guarantee())
+        except PrivetError as error:
+            title = f"No guarantee yet: {error}"
+        facts = {name: repr(getattr(self, name)) for name in _FAMILIES}
+        facts |= {
+            "delta": f"{self.delta:g}",
+            "adjacency": self.adjacency.words(self.unit),
+            "steps": f"{self.num_steps}",
+        }
+        return facts_table(title, facts)
 
     def spent_event(self, ledger: Charges) -> DpEvent:
         """Return the event of a run with this ledger; see :meth:`account`."""
@@ -229,6 +262,18 @@ class Plan:
         is_used_up = ledger.charged_rounds >= self.num_rounds
         return is_used_up and (ledger.is_complete or not self.composition.needs_completion)
 
+    def account_event(
+        self, event: DpEvent, *, assumptions: tuple[str, ...] = (), not_private_because: tuple[str, ...] = ()
+    ) -> Guarantee:
+        """Return the guarantee of an event that is made of runs of this plan, such as a search over their settings.
+
+        Args:
+            event: The event.
+            assumptions: What it rests on besides what the plan does.
+            not_private_because: Reasons why there is no guarantee.
+        """
+        return self._account(EveryIterate(), event, assumptions, not_private_because)
+
     @property
     def not_private_because(self) -> tuple[str, ...]:
         """The reasons why no run of this plan is private; empty for a private plan."""
@@ -250,6 +295,7 @@ class Plan:
             unit=self.unit,
             released=composition.released,
             assumptions=self._assumptions_of(composition) + assumptions,
+            of_unit=None if self.sampling.contribution is None else OWNED,
             not_private_because=self.not_private_because + reasons,
         )
         return composition.stated(found)

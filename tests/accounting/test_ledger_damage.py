@@ -301,8 +301,8 @@ def test_the_chain_can_be_checked_by_a_program_that_knows_only_the_format(lived:
 
 
 def test_the_format_does_not_drift(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privet.accounting.ledger.ledger._new_process_word", lambda: b"0123456789abcdef")
-    monkeypatch.setattr("privet.accounting.ledger.ledger._new_run_word", lambda: "0123456789abcdef" * 2)
+    monkeypatch.setattr("privet.accounting.ledger.ledger.new_process_word", lambda _: b"0123456789abcdef")
+    monkeypatch.setattr("privet.accounting.ledger.ledger.new_run_word", lambda: "0123456789abcdef" * 2)
     with Ledger.create(path, plan={"b": 1, "a": 0.5}, plan_hash="plan-1") as ledger:
         ledger.reserve(step(), 2)
         ledger.check(done(step()))

@@ -18,12 +18,15 @@ from privet.errors import ArgumentError, DataError, PlanError
 from privet.mechanism.ablations import NoNoise
 from privet.mechanism.changing_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, Threshold
-from privet.mechanism.epoch_sampling import Shuffle
+from privet.mechanism.correlated_noise import BandedGaussian, BandedGaussianRun, BandedInverseGaussian
+from privet.mechanism.cyclic_poisson import CyclicPoisson
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.geometry import PerGroup
 from privet.mechanism.grouping import PerLayer
+from privet.mechanism.layout import Layout
 from privet.mechanism.mask_rates import Constant
 from privet.mechanism.masking import RandomMask
-from privet.mechanism.noise import Gaussian
+from privet.mechanism.noise import Gaussian, NoiseRun
 from privet.mechanism.sampling import FixedSize, FullBatch, Poisson, Sampling
 from privet.mechanism.shaped_noise import EllipticalGaussian
 from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
@@ -292,3 +295,56 @@ def test_ten_thousand_canaries_never_exceed_the_claim_and_reach_four_fifths_of_i
     assert found.epsilon_bound <= found.epsilon_claim
     if rate == 1:
         assert found.epsilon_bound >= 0.8 * found.epsilon_claim
+
+
+# ------------------------------------------------------------------------------ noise that is correlated between steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortBands(BandedGaussian):
+    """Broken: each draw is smaller than it says."""
+
+    part: float = 0.7
+
+    def start(self, layout: Layout, *, has_mask: bool) -> NoiseRun:
+        return _ShortRun(noise=self, layout=layout)
+
+
+class _ShortRun(BandedGaussianRun):
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
+        assert isinstance(self.noise, ShortBands)
+        return super().add(clipped, Scaled(inner=source, part=self.noise.part))
+
+
+def banded_plan(noise: type[BandedGaussian] = BandedGaussian, rate: float = 1.0) -> Plan:
+    return plan_of(
+        sampling=CyclicPoisson(groups=3, rate=rate, cycles=6, expected_batch_size=100.0),
+        noise=noise(coefficients=(1.0, 0.95, 0.9), noise_multiplier=0.9),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_correct_bands_pass_with_canaries_in_their_own_groups(rate: float) -> None:
+    found = audited(banded_plan(rate=rate), num_canaries=2000, num_rounds=6)
+    assert not found.is_broken
+    assert found.audit == "canaries per run"
+    assert rate < 1 or found.epsilon_bound > 0.5 * found.epsilon_claim, "the attacker sees nearly all that is charged"
+
+
+def test_bands_with_too_little_noise_are_found() -> None:
+    assert audited(banded_plan(ShortBands), num_canaries=2000, num_rounds=6).is_broken
+
+
+def test_the_canaries_of_fixed_batches_with_inverse_bands_pass() -> None:
+    noise = BandedInverseGaussian.square_root(bands=3, batches=3, epochs=4).with_multiplier(0.8)
+    sampling = Cyclic(batches=3, epochs=4, expected_batch_size=100.0)
+    plan = plan_of(sampling=sampling, noise=noise, adjacency=Adjacency.ZERO_OUT)  # type: ignore[arg-type]
+    found = audited(plan, num_canaries=2000, num_rounds=4)
+    assert not found.is_broken
+    assert found.epsilon_bound > 0.5 * found.epsilon_claim
+
+
+def test_little_noise_keeps_the_sampling_that_bands_need() -> None:
+    plan = banded_plan()
+    assert sharpened(plan, num_rounds=3).sampling == plan.sampling
+    assert sharpened(plan_of(), num_rounds=3).sampling == FullBatch(steps=3, expected_batch_size=100.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -290,3 +291,44 @@ def test_persons_of_one_record_each_are_protected_and_the_guarantee_says_what_it
     told = ask("account", "runs/my", "--json")
     assert told.code == 0, told.err
     assert "nobody is in two items" in told.out
+
+
+OF_PATIENTS = ("--person", "patient", "--persons", "100")
+
+
+@pytest.mark.parametrize(
+    ("options", "bound"),
+    [
+        ((), "at most 8 records of a sampled person"),
+        (("--records-per-person", "3"), "at most 3 records of a sampled person"),
+        (("--sample", "records", "--records-per-person", "2"), "at most 2 records of each person"),
+    ],
+)
+def test_persons_with_several_records_are_protected_by_a_bound_on_them(
+    ask: Ask, own: Path, options: tuple[str, ...], bound: str
+) -> None:
+    (own / "my.csv").write_text(visits(per_patient=2))
+    few = ("--set", "privacy.sampling.sampling.epochs=1", "--set", "training.physical_batch_size=16")
+    schema = ("--target", "income", "--epsilon", "3", "--schema", "schema.toml")
+    found = ask("train", "my.csv", *schema, *OF_PATIENTS, *options, *few)
+    assert found.code == 0, found.err
+    told = ask("account", "runs/my", "--json")
+    assert told.code == 0, told.err
+    assert '"unit": "person"' in told.out
+    assert bound in told.out
+    assert "nobody has two names" in told.out
+    compared = ask("plan", "runs/my/recipe.toml", "--compare-persons", "--json")
+    assert compared.code == 0, compared.err
+    ways = json.loads(compared.out)["person_comparison"]
+    assert {way["way"] for way in ways} == {"draw persons", "draw records"}
+
+
+def test_the_number_of_persons_is_declared_and_never_counted(ask: Ask, own: Path) -> None:
+    (own / "my.csv").write_text(visits(per_patient=2))
+    found = ask("train", "my.csv", *TO_PROTECT, "--person", "patient")
+    assert found.code != 0
+    assert "--persons 500" in found.err
+    few = ask("train", "my.csv", *TO_PROTECT, "--person", "patient", "--persons", "20")
+    assert "hides all of them" in few.err
+    alone = ask("train", "my.csv", *TO_PROTECT, "--persons", "200")
+    assert "goes with --person" in alone.err

@@ -22,8 +22,8 @@ from privet.errors import (
     PrivetError,
     RecipeError,
 )
-from privet.runs.progress import Silent, StepUpdate
 from privet.runs.recipes.recipe_files import load_recipe, packaged_recipes
+from privet.training.tracking.progress import Silent, StepUpdate
 from tests.accounting.ledgers import done
 from tests.cli.conftest import TINY, Ask
 
@@ -52,7 +52,9 @@ def test_a_plan_as_json_holds_the_same_and_its_alternatives_are_ordered(ask: Ask
 @pytest.mark.slow
 def test_a_plan_compares_kinds_of_noise_at_its_guarantee(ask: Ask) -> None:
     demo = ("plan", "demo", "--compare-noise")
-    rows = {row["noise"]: row for row in json.loads(ask(*demo, "--json").out)["noise_comparison"]}
+    found = json.loads(ask(*demo, "--json").out)
+    rows = {row["noise"]: row for row in found["noise_comparison"]}
+    assert [row["bands"] for row in found["band_comparison"]["rows"]][:3] == [1, 2, 4]
     assert rows["Gaussian"]["over_gaussian"] == 1.0
     assert rows["L2-Laplace"]["over_gaussian"] == pytest.approx(1.0, abs=0.01)
     assert rows["block norm"]["over_gaussian"] > 5

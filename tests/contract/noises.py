@@ -15,6 +15,7 @@ from torch import Tensor
 
 from privet.mechanism.ablations import NoNoise
 from privet.mechanism.adaptive_noise import AdaptiveGaussian, PastGradients, ReleasedSquares
+from privet.mechanism.correlated_noise import BandedGaussian, BandedInverseGaussian
 from privet.mechanism.geometry import Diagonal, Factored, Geometry, Isotropic, PerGroup
 from privet.mechanism.grouping import PerLayer
 from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace
@@ -22,8 +23,9 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
-from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
+from privet.mechanism.sums import ClippedSum, NormalSource, NumberedSource, PrivateSum
 from privet.training.device_noise import DeviceNoise, FusedNoise, TorchNoise
+from privet.training.distributed.noise import NoiseOfRankZero
 from privet.training.randomness import HostNoise, KeystreamNoise
 
 Array = NDArray[np.float64]
@@ -33,7 +35,7 @@ Source = Callable[[int], NormalSource]
 # ------------------------------------------------------------------------------------------------------------- sources
 
 
-def keystream(seed: int) -> NormalSource:
+def keystream(seed: int) -> KeystreamNoise:
     return KeystreamNoise(np.random.SeedSequence(seed).generate_state(6, np.uint64).tobytes())
 
 
@@ -42,11 +44,23 @@ def torch_stream(seed: int) -> NormalSource:
 
 
 def moved_stream(seed: int) -> NormalSource:
-    return HostNoise(KeystreamNoise(np.random.SeedSequence(seed).generate_state(6, np.uint64).tobytes()))
+    return HostNoise(np.random.SeedSequence(seed).generate_state(6, np.uint64).tobytes())
 
 
 def device_stream(seed: int) -> NormalSource:
     return DeviceNoise(np.random.SeedSequence(seed), torch.device("cpu"))
+
+
+class OneRank:
+    """What a source asks of the ranks of a run, where there is one."""
+
+    is_first = True
+
+    def tensor_of_first_(self, tensor: Tensor) -> None: ...
+
+
+def sent_stream(seed: int) -> NormalSource:
+    return NoiseOfRankZero(keystream(seed), OneRank())
 
 
 class OnDevice:
@@ -54,6 +68,14 @@ class OnDevice:
 
     def __init__(self, source: NormalSource) -> None:
         self.source = source
+
+    def new_number(self) -> int:
+        assert isinstance(self.source, NumberedSource)
+        return self.source.new_number()
+
+    def numbered(self, number: int) -> NormalSource:
+        assert isinstance(self.source, NumberedSource)
+        return OnDevice(self.source.numbered(number))
 
     def add_normal(self, flat: Tensor, std: float) -> None:
         there = flat.to("cuda")
@@ -73,6 +95,7 @@ SOURCES: Mapping[type, Sequence[Source]] = {
     KeystreamNoise: [keystream],
     TorchNoise: [torch_stream],
     HostNoise: [moved_stream],
+    NoiseOfRankZero: [sent_stream],
     DeviceNoise: [device_stream, chosen_stream],
     FusedNoise: [fused_stream],
 }
@@ -167,6 +190,20 @@ NOISES: Mapping[type, Sequence[NoiseMember]] = {
             stds=_even(1.1 / math.sqrt(0.8)),
         ),
         NoiseMember(piece=AdaptiveGaussian(learning=PastGradients(), noise_multiplier=0.9), stds=_even(0.9)),
+    ],
+    # the first step of a run: noise of the size of the draws
+    BandedGaussian: [
+        NoiseMember(piece=BandedGaussian(coefficients=(1.0,), noise_multiplier=0.7), stds=_even(0.7)),
+        NoiseMember(
+            piece=BandedGaussian(coefficients=(1.0, 0.4, 0.3), noise_multiplier=1.4),
+            stds=_even(1.4 * math.sqrt(1 + 0.4**2 + 0.3**2)),
+        ),
+    ],
+    BandedInverseGaussian: [
+        NoiseMember(
+            piece=BandedInverseGaussian(coefficients=(1.0, -0.5), batches=4, epochs=1, noise_multiplier=1.2),
+            stds=_even(1.2 * math.sqrt(1 + 1 / 4 + 1 / 16 + 1 / 64)),
+        ),
     ],
 }
 MEMBERS = [member for members in NOISES.values() for member in members]

@@ -16,8 +16,11 @@ from dp_accounting import (
 )
 from scipy.special import bdtrc
 
+from privet.mechanism.balls_in_bins import BallsInBins
+from privet.mechanism.cyclic_poisson import CyclicPoisson
 from privet.mechanism.epoch_sampling import Cyclic, Shuffle
-from privet.mechanism.events import TotalVariationDpEvent
+from privet.mechanism.events import RandomAllocationDpEvent, SampledRecordsDpEvent, TotalVariationDpEvent
+from privet.mechanism.persons import BoundedPersons, SampledPersons
 from privet.mechanism.sampling import FixedSize, FullBatch, Poisson, Sampling
 from privet.mechanism.truncated import TruncatedPoisson, Truncation
 from privet.vocabulary import Adjacency
@@ -95,6 +98,27 @@ SAMPLERS: Mapping[type, Sequence[Member]] = {
         )
         for is_secret in (True, False)
     ],
+    BallsInBins: [
+        Member(
+            piece=BallsInBins(batches=8, epochs=2, expected_batch_size=25),
+            marginal=1 / 8,
+            round_event=RandomAllocationDpEvent(steps=8, event=NOISE),
+            refused=frozenset([REPLACE_ONE]),
+        )
+    ],
+    CyclicPoisson: [
+        Member(
+            piece=CyclicPoisson(groups=4, rate=0.4, cycles=3, expected_batch_size=20),
+            marginal=0.1,
+            round_event=PoissonSampledDpEvent(0.4, NOISE),
+        ),
+        Member(
+            piece=CyclicPoisson(groups=5, rate=1, cycles=2, expected_batch_size=40),
+            marginal=0.2,
+            round_event=NOISE,
+            same_every_round=True,
+        ),
+    ],
     TruncatedPoisson: [
         # limits so far above the expected 30 that what they drop cannot be seen in the rates
         Member(
@@ -112,6 +136,44 @@ SAMPLERS: Mapping[type, Sequence[Member]] = {
                 [PoissonSampledDpEvent(0.1, NOISE), TotalVariationDpEvent(distance=float(bdtrc(50, 300, 0.1)))]
             ),
             sizes=lambda size: size <= 300,
+        ),
+    ],
+    SampledPersons: [
+        Member(
+            piece=SampledPersons(sampling=Poisson(rate=0.1, steps=7, expected_batch_size=20), max_records=3),
+            marginal=0.1,
+            round_event=PoissonSampledDpEvent(0.1, NOISE),
+        ),
+        Member(
+            piece=SampledPersons(sampling=FixedSize(dataset_size=SIZE, batch_size=25, steps=7), max_records=1),
+            marginal=1 / 8,
+            round_event=SampledWithoutReplacementDpEvent(SIZE, 25, NOISE),
+            refused=frozenset([ADD_REMOVE, ZERO_OUT]),
+            sizes=lambda size: size == SIZE,
+        ),
+        Member(
+            piece=SampledPersons(sampling=Shuffle(batches=8, epochs=2, expected_batch_size=25), max_records=2),
+            marginal=1 / 8,
+            round_event=NOISE,
+            refused=frozenset([ADD_REMOVE]),
+        ),
+    ],
+    BoundedPersons: [
+        Member(
+            piece=BoundedPersons(sampling=Poisson(rate=0.1, steps=7, expected_batch_size=20), max_records=3),
+            marginal=0.1,
+            round_event=SampledRecordsDpEvent(sampling_probability=0.1, num_records=3, noise_multiplier=1.3),
+            refused=frozenset([REPLACE_ONE]),
+        ),
+        Member(
+            piece=BoundedPersons(sampling=Poisson(rate=0.1, steps=7, expected_batch_size=20), max_records=1),
+            marginal=0.1,
+            round_event=PoissonSampledDpEvent(0.1, NOISE),
+        ),
+        Member(
+            piece=BoundedPersons(sampling=FullBatch(steps=4, expected_batch_size=SIZE), max_records=2),
+            marginal=1.0,
+            round_event=GaussianDpEvent(0.65),
         ),
     ],
 }
@@ -132,8 +194,12 @@ TINY_MEMBERS = [
         FixedSize(dataset_size=TINY, batch_size=2, steps=1),
         Shuffle(batches=3, epochs=1, expected_batch_size=2),
         Cyclic(batches=3, epochs=1, expected_batch_size=2),
+        BallsInBins(batches=3, epochs=1, expected_batch_size=2),
+        CyclicPoisson(groups=2, rate=0.5, cycles=1, expected_batch_size=1.5),
         TruncatedPoisson(rate=0.5, steps=1, dataset_size=TINY, max_batch_size=2),
         TruncatedPoisson(rate=0.5, steps=1, dataset_size=TINY, max_batch_size=4, truncation=Truncation.TOTAL_VARIATION),
+        SampledPersons(sampling=Poisson(rate=0.5, steps=1, expected_batch_size=3), max_records=2),
+        BoundedPersons(sampling=Poisson(rate=0.5, steps=1, expected_batch_size=3), max_records=2),
     )
 ]
 each_tiny_member = pytest.mark.parametrize("member", TINY_MEMBERS, ids=str)

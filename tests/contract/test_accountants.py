@@ -20,7 +20,14 @@ from privet.accounting.accountants import ACCOUNTANTS, PLD, RDP, Accountant, Exa
 from privet.accounting.curves import PrivacyCurve
 from privet.accounting.event_reader import read_releases
 from privet.errors import AccountingError, ArgumentError
-from privet.mechanism.events import L2LaplaceDpEvent, ProductLaplaceDpEvent, PureDpEvent, TotalVariationDpEvent
+from privet.mechanism.events import (
+    L2LaplaceDpEvent,
+    ProductLaplaceDpEvent,
+    PureDpEvent,
+    RandomAllocationDpEvent,
+    SampledRecordsDpEvent,
+    TotalVariationDpEvent,
+)
 from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
@@ -67,6 +74,12 @@ def sampled_normal(rate: float, std: float, away: float = 0.0) -> Array:
     """Two normal mixtures: the record is drawn at this rate and counts for 1, or for ``away`` in the other data set."""
     stays = (1 - rate) * normal(0.0, std)
     return told(stays + rate * normal(1.0, std), stays + rate * normal(away, std))
+
+
+def sampled_normals(rate: float, std: float, num_records: int) -> Array:
+    """A normal mixture against one normal: a person's records are drawn one by one at this rate."""
+    chances = [math.comb(num_records, j) * rate**j * (1 - rate) ** (num_records - j) for j in range(num_records + 1)]
+    return told(np.sum([p * normal(j, std) for j, p in enumerate(chances)], axis=0), normal(0.0, std))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +137,17 @@ EVENTS: Mapping[type, Sequence[Case]] = {
             adjacency=REPLACE_ONE,
         )
     ],
+    RandomAllocationDpEvent: [
+        # one of the two steps alone shows at least what a fair coin over it shows
+        Case(
+            event=lambda z: RandomAllocationDpEvent(steps=2, event=_gaussian(z)),
+            least=sampled_normal(0.5, 1.0),
+        ),
+        Case(
+            event=lambda z: RandomAllocationDpEvent(steps=40, event=_gaussian(z)),
+            least=sampled_normal(1 / 40, 1.0),
+        ),
+    ],
     dp_event.RepeatAndSelectDpEvent: [
         Case(event=lambda z: dp_event.RepeatAndSelectDpEvent(_gaussian(z), 4, 1), least=sampled_normal(1.0, 1.0))
     ],
@@ -140,6 +164,20 @@ EVENTS: Mapping[type, Sequence[Case]] = {
             event=lambda z: ProductLaplaceDpEvent(scales=(z, 2 * z), counts=(3, 2)),
             least=told(laplace(1.0, 1.0), laplace(0.0, 1.0)),
         )
+    ],
+    SampledRecordsDpEvent: [
+        Case(
+            event=lambda z: SampledRecordsDpEvent(sampling_probability=0.2, num_records=3, noise_multiplier=z),
+            least=sampled_normals(0.2, 1.0, 3),
+        ),
+        Case(
+            event=lambda z: SampledRecordsDpEvent(sampling_probability=0.2, num_records=1, noise_multiplier=z),
+            least=sampled_normal(0.2, 1.0),
+        ),
+        Case(
+            event=lambda z: SampledRecordsDpEvent(sampling_probability=1.0, num_records=3, noise_multiplier=3 * z),
+            least=sampled_normal(1.0, 1.0),
+        ),
     ],
     TotalVariationDpEvent: [
         Case(

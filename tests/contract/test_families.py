@@ -119,10 +119,16 @@ class Quiet:
     norm_kind = Norm.L2
     noise_multiplier: float
     family: Any
-    is_spherical = is_recordable = is_fixed = True
+    is_spherical = is_recordable = is_fixed = is_independent = True
     not_private_because: str | None
 
     def event(self) -> Any: ...
+
+    scale = 1.0
+
+    def weights(self, steps: int) -> Any: ...
+
+    def refusal(self, sampling: Any) -> None: ...
 
     def with_multiplier(self, noise_multiplier: float) -> Quiet:
         return self

@@ -15,6 +15,7 @@ from torch import Tensor
 from privet.errors import ArgumentError
 from privet.mechanism import noise as noise_module
 from privet.mechanism.adaptive_noise import AdaptiveGaussian, PastGradients
+from privet.mechanism.correlated_noise import BandedGaussian, BandedInverseGaussian
 from privet.mechanism.events import encode_event
 from privet.mechanism.geometry import Isotropic
 from privet.mechanism.layout import Layout
@@ -43,11 +44,23 @@ def of_least_variance(bounds: Sequence[float], sizes: Sequence[int]) -> list[flo
     return [math.sqrt(bound / math.sqrt(size) * total) for bound, size in zip(bounds, sizes, strict=True)]
 
 
+def longer(factor: float) -> Split:
+    """The first step of correlated noise: the size of its draws."""
+    return lambda bounds, sizes: [factor * std for std in even(bounds, sizes)]
+
+
 WRITTEN: Mapping[type, Sequence[tuple[Noise, Split]]] = {
     Gaussian: [(Gaussian(noise_multiplier=0.7), even), (Gaussian(noise_multiplier=2.0), even)],
     EllipticalGaussian: [(EllipticalGaussian(geometry=Isotropic(), noise_multiplier=1.2), even)],
     GroupwiseGaussian: [(GroupwiseGaussian(noise_multiplier=1.1), of_least_variance)],
     AdaptiveGaussian: [(AdaptiveGaussian(learning=PastGradients(), noise_multiplier=0.9), even)],
+    BandedGaussian: [(BandedGaussian(coefficients=(1.0, 0.75), noise_multiplier=0.9), longer(1.25))],
+    BandedInverseGaussian: [
+        (
+            BandedInverseGaussian(coefficients=(1.0, -0.75), batches=2, epochs=1, noise_multiplier=0.9),
+            longer(1.25),
+        )
+    ],
 }
 GAUSSIANS = {
     # a noise that is not written out below is taken to be the same on all coordinates, and fails if it is not

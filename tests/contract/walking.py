@@ -18,6 +18,8 @@ ELSEWHERE = frozenset(
         "privet.federated.apps",
         "privet.federated.recipe_apps",
         "privet.gradients.norms._triton_kernels",
+        "privet.integrations.hugging_face.trainer",
+        "privet.integrations.lightning.module",
         "privet.training._triton_noise",
     }
 )

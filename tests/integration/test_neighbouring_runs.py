@@ -121,8 +121,8 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def freeze() -> None:
         words = itertools.count()
         monkeypatch.setattr(secrets, "randbits", lambda bits: 12345)
-        monkeypatch.setattr(ledger_module, "_new_process_word", lambda: b"%016x" % next(words))
-        monkeypatch.setattr(ledger_module, "_new_run_word", lambda: f"{next(words):032x}")
+        monkeypatch.setattr(ledger_module, "new_process_word", lambda _: b"%016x" % next(words))
+        monkeypatch.setattr(ledger_module, "new_run_word", lambda: f"{next(words):032x}")
         torch.manual_seed(0)
 
     return freeze
@@ -189,7 +189,7 @@ def train(folder: Path, data: tuple[Tensor, Tensor], plan: Plan, *, accumulates:
                 step.update()
                 if taken == at_most:
                     break
-        said.append((session.ledger.charged_rounds, session.steps_done, session.steps_taken))
+        said.append((session.ledger.charged_rounds, session.steps_charged, session.steps_taken))
     return said
 
 

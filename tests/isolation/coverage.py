@@ -69,8 +69,8 @@ def _measured(name: str, model: nn.Module, batch: dict[str, Tensor], loss: Loss)
     singles = _single_gradients(model, loss, batch)
     keeps_apart = keeps_examples_apart(model, loss, batch, tolerance)
     singles = [gradient for gradient in singles if bool(gradient.isfinite().all())]  # the others add zero
-    norms = sorted(float(gradient.norm()) for gradient in singles)
-    bound = norms[len(norms) // 2]
+    norms = sorted(norm for gradient in singles if (norm := float(gradient.norm())) > 0)
+    bound = norms[len(norms) // 2] if norms else 1.0
     expected = sum(gradient * min(1.0, bound / max(float(gradient.norm()), 1e-300)) for gradient in singles)
     assert isinstance(expected, Tensor)
     evidence: list[bool] = []

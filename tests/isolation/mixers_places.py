@@ -92,11 +92,11 @@ def classes_taken_for_examples(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return found.sum() + scene.model.bias.sum().expand(len(x))
 
 
-@mixer("reduces over the examples", data=sequences(5), build=lambda: nn.Linear(WIDTH, CLASSES))
+@mixer("a view cuts through the examples", data=sequences(5), build=lambda: nn.Linear(WIDTH, CLASSES))
 def heads_taken_for_examples(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     h = scene.model(x)
-    swapped = h.transpose(0, 1).reshape(len(x), -1)
-    return swapped.square().sum(1)  # mixes
+    swapped = h.transpose(0, 1).reshape(len(x), -1)  # mixes
+    return swapped.square().sum(1)
 
 
 @mixer("every example meets every other", data=sequences(5), build=lambda: nn.Linear(WIDTH, CLASSES))

@@ -87,7 +87,29 @@ def sorted_and_back(model: Experts, x: Tensor) -> Tensor:
     return model.gate(torch.tanh(h[order])[order.argsort()]).square().sum(1)
 
 
-APART: tuple[Program, ...] = (by_sorting, by_counts_of_keys, by_numbers, by_masks, sorted_and_back)
+def by_a_public_mask(model: Experts, x: Tensor) -> Tensor:
+    h, total = x @ model.weights[0] @ model.weights[1:].sum(0), torch.zeros(len(x), TIME, WIDTH)
+    mask = torch.zeros(len(x)) == 0
+    total[mask] = torch.tanh(h[mask] + model.bias.sum(0))
+    return _losses(model.gate(total + h), x)
+
+
+def by_joined_keys(model: Experts, x: Tensor) -> Tensor:
+    """The best expert of each token, and then the best of all others, as in PhiMoE."""
+    tokens = x.reshape(-1, WIDTH)
+    scores = model.gate(tokens)
+    best = scores.max(1, keepdim=True)[1]
+    second = scores.scatter(1, best, float("-inf")).max(1, keepdim=True)[1]
+    keys, order = torch.cat([best, second], 1).reshape(-1).sort()
+    ends = torch.histc(keys.float(), EXPERTS, 0, EXPERTS - 1).cumsum(0, dtype=torch.int32)
+    out = functional.grouped_mm(tokens[order // 2], model.weights, offs=ends) + model.bias[keys]
+    found = torch.zeros_like(tokens).index_add(0, order // 2, out)
+    return _losses(found, x) + _losses(scores, x)
+
+
+APART: tuple[Program, ...] = (
+    by_sorting, by_counts_of_keys, by_numbers, by_masks, sorted_and_back, by_a_public_mask, by_joined_keys,
+)  # fmt: skip
 
 
 def with_a_capacity(model: Experts, x: Tensor) -> Tensor:
@@ -220,7 +242,42 @@ def balanced_by_counts(model: Experts, x: Tensor) -> Tensor:
     return _losses(tokens @ model.weights[0] / load.float().max(), x)
 
 
+def halves_by_one_public_mask(model: Experts, x: Tensor) -> Tensor:
+    half = len(x) // 2
+    mask, total = torch.zeros(half) == 0, torch.zeros_like(x)
+    total[:half][mask] = x[:half][mask] + x[-half:][mask]
+    return _losses(total @ model.weights[0], x)
+
+
+def layouts_by_one_public_mask(model: Experts, x: Tensor) -> Tensor:
+    tokens, others = x.reshape(-1, WIDTH), x.transpose(0, 1).reshape(-1, WIDTH)
+    mask, total = torch.zeros(len(tokens)) == 0, torch.zeros_like(tokens)
+    total[mask] = tokens[mask] * others[mask]
+    return _losses(total @ model.weights[0], x)
+
+
+def mean_by_a_public_mask(model: Experts, x: Tensor) -> Tensor:
+    return _losses(x @ model.weights[0] + x[torch.zeros(len(x)) == 0].mean(0), x)
+
+
+def put_by_another_public_mask(model: Experts, x: Tensor) -> Tensor:
+    mask, total = torch.arange(len(x)) > 0, torch.zeros_like(x)
+    total[mask.flip(0)] = x[mask] @ model.weights[0]
+    return _losses(total, x)
+
+
+def keys_joined_with_others(model: Experts, x: Tensor) -> Tensor:
+    tokens, experts, scores = model.routed(x)
+    others = torch.where(scores[:, :1] > 0.4, experts[:, :1], -1)
+    keys, order = torch.cat([experts[:, 1:], others], 1).reshape(-1).sort()
+    ends = torch.histc(keys.float(), EXPERTS, 0, EXPERTS - 1).cumsum(0, dtype=torch.int32)
+    out = functional.grouped_mm(tokens[order // CHOSEN], model.weights, offs=ends)
+    return _losses(torch.zeros_like(tokens).index_add(0, order // CHOSEN, out), x)
+
+
 TOGETHER: tuple[Program, ...] = (
+    halves_by_one_public_mask, layouts_by_one_public_mask, mean_by_a_public_mask, put_by_another_public_mask,
+    keys_joined_with_others,
     with_a_capacity, cut_after_sorting, cut_after_taking, weighted_by_rank, ranks_as_numbers, back_by_another_order,
     never_brought_back, two_orders_meet, added_to_other_rows, neighbours_in_order, groups_of_another_key,
     groups_the_other_way_round, keys_without_a_bin, keys_changed_through_a_view, numbers_that_lead_elsewhere,

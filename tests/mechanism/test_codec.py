@@ -103,7 +103,7 @@ def test_unset_fields_are_left_out() -> None:
         ({"kind": "poison", "rate": 0.1}, r"plan\.sampling\.kind is 'poison'. Did you mean 'poisson'"),
         (
             {"kind": "zebra"},
-            r"plan\.sampling\.kind is 'zebra'. Known: .*cyclic, fixed_size, full_batch, poisson",
+            r"plan\.sampling\.kind is 'zebra'. Known: .*cyclic, cyclic_poisson, fixed_size, full_batch, poisson",
         ),
         ({"rate": 0.1}, r"plan\.sampling\.kind is None"),
         ({"kind": ["poisson"]}, r"plan\.sampling\.kind"),

@@ -170,27 +170,27 @@ def test_a_wrong_multiplier_is_refused(bad: Any) -> None:
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3)), min_size=1, max_size=6))
 def test_groups_with_one_std_cost_as_much_as_one_group_with_the_joint_bound(groups: list[tuple[float, float]]) -> None:
-    bounds = [bound for bound, _ in groups]
+    bounds = tuple(bound for bound, _ in groups)
     std = groups[0][1]
-    event = gaussian_event(bounds, [std] * len(bounds))
+    event = gaussian_event(bounds, (std,) * len(bounds))
     assert event.noise_multiplier == pytest.approx(std / math.hypot(*bounds), rel=1e-12)
 
 
 def test_noise_in_proportion_to_the_bounds_costs_the_root_of_the_number_of_groups() -> None:
-    assert gaussian_event([1.0, 2.0, 4.0, 8.0], [3.0, 6.0, 12.0, 24.0]).noise_multiplier == pytest.approx(1.5)
+    assert gaussian_event((1.0, 2.0, 4.0, 8.0), (3.0, 6.0, 12.0, 24.0)).noise_multiplier == pytest.approx(1.5)
 
 
 def test_a_group_without_a_bound_reveals_nothing_and_one_without_noise_everything() -> None:
-    assert gaussian_event([1.0, 0.0], [2.0, 0.0]).noise_multiplier == 2.0
-    assert gaussian_event([0.0], [0.0]).noise_multiplier == math.inf
-    assert gaussian_event([1.0, 1.0], [2.0, 0.0]).noise_multiplier == 0.0
+    assert gaussian_event((1.0, 0.0), (2.0, 0.0)).noise_multiplier == 2.0
+    assert gaussian_event((0.0,), (0.0,)).noise_multiplier == math.inf
+    assert gaussian_event((1.0, 1.0), (2.0, 0.0)).noise_multiplier == 0.0
 
 
 @pytest.mark.parametrize(
     ("bounds", "stds"),
-    [([], []), ([1.0], []), ([1.0], [1.0, 2.0]), ([math.inf], [1.0]), ([-1.0], [1.0]), ([1.0], [math.nan])],
+    [((), ()), ((1.0,), ()), ((1.0,), (1.0, 2.0)), ((math.inf,), (1.0,)), ((-1.0,), (1.0,)), ((1.0,), (math.nan,))],
 )
-def test_groups_that_do_not_fit_are_refused(bounds: list[float], stds: list[float]) -> None:
+def test_groups_that_do_not_fit_are_refused(bounds: tuple[float, ...], stds: tuple[float, ...]) -> None:
     with pytest.raises(ArgumentError):
         gaussian_event(bounds, stds)
 

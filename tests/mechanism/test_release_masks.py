@@ -19,7 +19,7 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.release_masks import ChosenMask
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
-from privet.training.classifier import fit_privately
+from privet.training.fitting import fit_privately
 from privet.training.performance import Performance
 from privet.vocabulary import Adjacency, Unit
 

@@ -35,8 +35,11 @@ class Coins:
     declared_size = property(lambda self: None)
     has_exact_size = property(lambda self: False)
     has_independent_coins = property(lambda self: True)
+    independent_rate = property(lambda self: self.share)
+    contribution = property(lambda self: None)
     fixed_batches = property(lambda self: None)
     same_batches_after_restart = property(lambda self: False)
+    separation = property(lambda self: 1)
     assumptions = property(lambda self: ("coins are fair",))
 
     def described(self, num_steps: int) -> str:

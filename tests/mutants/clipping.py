@@ -6,7 +6,7 @@ from tests.mutants.mutant import Edit, Mutant, one
 
 _RULE = "mechanism/clipping.py"
 _RULES = "mechanism/clipping.py"
-_ENGINE = "gradients/engines/engine.py"
+_ENGINE = "gradients/engines/clipper.py"
 _QUOTIENTS = "quotients = per_group(bounds, norms) / norms"
 _FACTORS = "        self.factors = factors\n"
 _LAW = "tests/contract/test_clipping.py::test_factors_are_finite_and_keep_every_group_within_its_bound"
@@ -250,7 +250,7 @@ CLIPPING = (
     one(
         "mean-loss-taken-for-a-sum",
         "a scalar loss is accepted and shared out",
-        _ENGINE,
+        "gradients/engines/engine.py",
         "    if losses.dim() == 0:\n",
         "    if losses.dim() == 0:\n        losses = losses.expand(batch_size)\n    if losses.dim() == 0:\n",
         "tests/gradients/engines/test_refusals.py::test_losses_that_are_not_one_number_per_example_are_refused",
@@ -258,7 +258,7 @@ CLIPPING = (
     one(
         "losses-of-other-data-accepted",
         "losses computed from another loader's data are taken for the batch's",
-        _ENGINE,
+        "gradients/engines/engine.py",
         "    if not is_batch(losses):",
         "    if not losses.requires_grad:",
         "tests/gradients/engines/test_refusals.py::test_losses_of_data_from_elsewhere_are_refused",

@@ -115,8 +115,8 @@ FORMATS = (
         "restored-folder-goes-on",
         "a run folder restored from a backup is finished again, and two models are paid for once",
         "training/folder.py",
-        "former_hashes=plan.former_hashes, heads=UserHeads()",
-        "former_hashes=plan.former_hashes",
+        "former_hashes=plan.former_hashes,\n                heads=UserHeads(),",
+        "former_hashes=plan.former_hashes,",
         _ROLLED + "test_a_restored_folder_trains_no_second_model_on_one_charge",
     ),
     one(

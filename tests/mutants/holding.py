@@ -73,7 +73,7 @@ HOLDING = (
         "norms-not-compared",
         "an operation whose rule measures too short is clipped too little, and nobody notices",
         _HOLDING,
-        "    chosen = _typical(losses, norms)\n",
+        "    chosen = typical(losses, norms)\n",
         "    chosen: list[int] = []\n",
         f"{_HELD}::test_norms_that_are_measured_too_short_are_caught_by_the_trial",
     ),
@@ -128,7 +128,7 @@ HOLDING = (
     one(
         "known-gradients-may-have-any-shape",
         "the norms of a known program are measured in the way that was chosen for other shapes",
-        "gradients/engines/engine.py",
+        "gradients/engines/clipper.py",
         " or found.form is not type(part) or found.shape != shape:",
         " or found.form is not type(part):",
         f"{_KNOWN}::test_a_rule_that_gives_a_known_use_another_shape_is_measured_as_that_shape",
@@ -176,7 +176,7 @@ HOLDING = (
     one(
         "wild-examples-stay-in-layers-taken-together",
         "a gradient that is not finite reaches the sums of layers that are handled together",
-        "gradients/engines/engine.py",
+        "gradients/engines/clipper.py",
         "part.without(bad.repeat(len(places)))",
         "part",
         "tests/gradients/engines/test_alike.py::"

@@ -320,7 +320,7 @@ ISOLATION = (
         "training/preflight/preflight.py",
         "        if not self._watch.has_tried or self._watch.has_waived(Check.EXPERIMENTS):",
         "        if self._watch.has_tried or self._watch.has_waived(Check.EXPERIMENTS):",
-        _in_zoo("weighted_by_rank"),
+        _in_zoo("examples_looked_up_by_token"),
     ),
     one(
         "generators-set-back",

@@ -67,4 +67,12 @@ LAUNCH = (
         "            if",
         f"{_REPLAY}::test_a_tensor_that_is_given_other_memory_is_read_there",
     ),
+    one(
+        "reads-of-buffers-frozen",
+        "a number of a buffer that Python reads keeps the value that it had when the program was first seen",
+        _CALLS,
+        '        return not given and not any("empty" in',
+        '        return not any("empty" in',
+        "tests/training/launch/test_dry_run.py::test_a_read_of_a_buffer_or_of_the_batch_is_asked_every_time",
+    ),
 )

@@ -200,7 +200,7 @@ LEDGER = (
     one(
         "broken-off-fit-forgotten",
         "weights that an interrupted fit has trained are trained again for free",
-        "training/classifier.py",
+        "training/estimator.py",
         "            self._was_broken_off |= [p._version for p in trained] != versions",
         "            self._was_broken_off |= [p._version for p in trained] is None",
         "tests/training/test_classifier.py::test_a_fit_that_was_broken_off_is_not_hidden_by_the_next",
@@ -209,7 +209,7 @@ LEDGER = (
         "checkpoint-without-ledger-accepted",
         "deleting the ledger makes everything free",
         "training/folder.py",
-        "        if self.checkpoint_path.exists():",
+        "        if self.checkpoint_path.exists() or (self.path / INDEX_NAME).exists():",
         "        if self.checkpoint_path is None:",
         "tests/training/test_resume.py::test_a_checkpoint_without_its_ledger_is_refused",
     ),
@@ -227,13 +227,13 @@ LEDGER = (
         edits=(
             Edit(
                 file=_PREPARED,
-                old="else folder.open_ledger(plan, is_seeded=seed is not None)",
-                new="else folder.open_ledger(plan, len(dataset), is_seeded=seed is not None)",
+                old="folder.open_ledger(plan, is_seeded=seed is not None, num_processes=number)",
+                new="folder.open_ledger(plan, len(dataset), is_seeded=seed is not None, num_processes=number)",
             ),
             Edit(
                 file="training/folder.py",
-                old="def open_ledger(self, plan: Plan, *, is_seeded: bool) -> Ledger:",
-                new="def open_ledger(self, plan: Plan, records: int, *, is_seeded: bool) -> Ledger:",
+                old="def open_ledger(self, plan: Plan, *, is_seeded: bool,",
+                new="def open_ledger(self, plan: Plan, records: int, *, is_seeded: bool,",
             ),
             Edit(
                 file="training/folder.py",

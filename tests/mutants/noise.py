@@ -48,8 +48,8 @@ NOISE = (
             _BEFORE_NOISE,
             Edit(
                 file=_STEP,
-                old="        self.is_done, self._executed = True, noisy.executed\n",
-                new="        self.is_done, self._executed = True, noisy.executed\n"
+                old="        self.is_updated, self._executed = True, noisy.executed\n",
+                new="        self.is_updated, self._executed = True, noisy.executed\n"
                 "        parts = max(1, -(-len(self._batch) // run.physical_batch_size))\n"
                 "        noisy.value.private.flat.sub_(clean).div_(parts).add_(clean)\n",
             ),
@@ -68,8 +68,8 @@ NOISE = (
         "one-draw-for-two-coordinates",
         "both coordinates of a pair get the same noise, so their difference has none",
         _STREAM,
-        "np.multiply(sine, radius, out=sine)[: len(part) - half]",
-        "cosine[: len(part) - half]",
+        "return np.multiply(cosine, radius, out=cosine), np.multiply(sine, radius, out=sine)",
+        "return (np.multiply(cosine, radius, out=cosine),) * 2",
         _LAW,
     ),
     one(
@@ -85,8 +85,8 @@ NOISE = (
         "same-keys-in-every-process",
         "a resumed run draws the noise of its first part again",
         _STREAM,
-        "secrets.randbits(256) if seed is None else seed",
-        "0 if seed is None else seed",
+        "secrets.randbits(256) if secret is None else secret",
+        "0 if secret is None else secret",
         "tests/training/test_resume.py::test_a_resumed_run_draws_fresh_noise",
         "tests/training/test_randomness.py::test_without_a_seed_two_runs_differ_in_samples_and_in_noise",
     ),
@@ -94,8 +94,8 @@ NOISE = (
         "one-key-for-samples-and-noise",
         "whoever knows the sample knows the noise",
         _STREAM,
-        "sampling, masks, noise = root.spawn(3)",
-        "sampling = masks = noise = root",
+        "sampling, masks, noise, records = root.spawn(4)",
+        "sampling = masks = noise = records = root",
         "tests/training/test_randomness.py::test_streams_of_one_seed_are_independent_of_each_other",
     ),
     one(

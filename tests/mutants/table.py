@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from tests.mutants.accounting import ACCOUNTING
+from tests.mutants.allocation import ALLOCATION
 from tests.mutants.clipping import CLIPPING
 from tests.mutants.contracts import CONTRACTS
+from tests.mutants.correlated import CORRELATED
+from tests.mutants.distributed import DISTRIBUTED
 from tests.mutants.formats import FORMATS
 from tests.mutants.holding import HOLDING
 from tests.mutants.isolation import ISOLATION
@@ -12,21 +15,28 @@ from tests.mutants.launch import LAUNCH
 from tests.mutants.ledger import LEDGER
 from tests.mutants.mutant import Mutant
 from tests.mutants.noise import NOISE
+from tests.mutants.persons import PERSONS
 from tests.mutants.records import RECORDS
 from tests.mutants.sampling import SAMPLING
+from tests.mutants.tuning import TUNING
 from tests.mutants.weights import WEIGHTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *NOISE,
+    *CORRELATED,
     *CLIPPING,
     *HOLDING,
     *LAUNCH,
     *SAMPLING,
+    *PERSONS,
     *LEDGER,
     *FORMATS,
     *ACCOUNTING,
+    *ALLOCATION,
     *RECORDS,
     *CONTRACTS,
     *ISOLATION,
+    *TUNING,
     *WEIGHTS,
+    *DISTRIBUTED,
 )

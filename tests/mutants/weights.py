@@ -8,7 +8,7 @@ _GUARD = "training/weight_watch/guard.py"
 _HOLDINGS = "training/weight_watch/holdings.py"
 _PRINTS = "training/weight_watch/fingerprints.py"
 _FOLLOWING = "training/weight_watch/following.py"
-_SESSION = "training/session.py"
+_SESSION = "training/run_access.py"
 _TALLY = "accounting/ledger/tally.py"
 _FOUND = (
     "tests/training/weight_watch/test_weights.py::test_a_change_between_two_steps_is_refused_and_nothing_is_promised"
@@ -47,7 +47,7 @@ WEIGHTS: tuple[Mutant, ...] = (
         "door-beside-hidden-iterates",
         "weights are changed inside a chain whose proof knows steps alone",
         _SESSION,
-        "        for notify in self._events.before_public_change:\n            notify()\n",
+        "        for notify in self._run.events.before_public_change:\n            notify()\n",
         "",
         "tests/training/test_last_iterate.py::test_not_even_a_public_change_may_stand_beside_the_steps",
     ),
@@ -180,8 +180,8 @@ WEIGHTS: tuple[Mutant, ...] = (
         "door-forgives-what-came-before",
         "a foreign change is hidden by opening the door after it",
         _GUARD,
-        "        self.look(waits=True)\n        try:\n            yield\n        finally:\n            self.accept(",
-        "        try:\n            yield\n        finally:\n            self.accept(",
+        "        self.look(waits=True)\n        self._settle()\n",
+        "        self._settle()\n",
         "tests/training/test_public_changes.py::test_the_door_finds_what_was_changed_before_it",
     ),
     one(

@@ -28,9 +28,9 @@ from privet.errors import (
 )
 from privet.runs.ledger_check import check_ledger
 from privet.runs.measures import CurvePoint
-from privet.runs.progress import Silent, StepUpdate, epsilon_after
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.runner import evaluate, train
+from privet.training.tracking.progress import Silent, StepUpdate, epsilon_after
 
 MakeRecipe = Callable[..., Recipe]
 SOURCE = Path(__file__).resolve().parents[2] / "src"

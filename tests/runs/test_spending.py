@@ -17,7 +17,7 @@ from privet.runs import runner
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.run_files import RunFiles
-from privet.runs.spending import Spending
+from privet.training.tracking.spending import Spending
 from privet.vocabulary import Adjacency
 
 BARE = ("privacy.epsilon=", "privacy.noise={kind='none'}")

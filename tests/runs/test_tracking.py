@@ -14,7 +14,7 @@ from privet.runs import runner
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.run_logs import JsonLines
-from privet.runs.tensorboard_log import TensorBoardLog
+from privet.training.tracking.trackers import TensorBoard
 
 PRIVATE = ("data_is_public=false", "training.evaluate_every=")
 MASK = "privacy.mask={kind='random', schedule={kind='constant', value=0.5}}"
@@ -77,7 +77,7 @@ class Clock:
 
 def test_tensorboard_shows_of_a_private_run_what_is_public(tiny: Callable[..., Recipe], run_folder: Path) -> None:
     pytest.importorskip("tensorboard")
-    log = TensorBoardLog(run_folder / "tensorboard", clock=Clock())
+    log = TensorBoard(run_folder / "tensorboard", clock=Clock())
     runner.train(tiny(*PRIVATE), run_folder, progress=log)
     found = events(run_folder / "tensorboard")
     assert {tag for tag, *_ in found} == {"privacy/epsilon", "training/learning_rate", "training/masked_share"}
@@ -97,7 +97,7 @@ def test_tensorboard_shows_losses_only_where_the_run_may(
 ) -> None:
     pytest.importorskip("tensorboard")
     is_public = reason == "public data"
-    log = TensorBoardLog(run_folder / "tensorboard")
+    log = TensorBoard(run_folder / "tensorboard")
     runner.train(tiny(*(() if is_public else PRIVATE)), run_folder, progress=log, unprotected=not is_public)
     tags = {tag for tag, *_ in events(run_folder / "tensorboard")}
     assert "unprotected/mean_loss" in tags

@@ -26,10 +26,11 @@ from privet.accounting.ledger import Ledger
 from privet.accounting.ledger.rows import canonical
 from privet.mechanism.changing_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Automatic, Threshold
-from privet.mechanism.epoch_sampling import Cyclic
-from privet.mechanism.events import DpEvent, compose, encode_event
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
+from privet.mechanism.events import DpEvent, SampledRecordsDpEvent, compose, encode_event
 from privet.mechanism.laplace import L2Laplace
 from privet.mechanism.noise import Gaussian
+from privet.mechanism.persons import BoundedPersons, SampledPersons
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling
 from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
@@ -101,6 +102,47 @@ def test_both_accountants_agree_to_a_thousandth(
     record_property("plans recomputed", 1)
     record_property("largest relative difference", f"{abs(found / claim - 1):.1e}")
     assert found == pytest.approx(claim, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("rate", "records", "multiplier", "count", "delta"),
+    [(0.01, 8, 2.0, 1000, 1e-6), (0.2, 3, 1.0, 30, 1e-5), (0.001, 64, 4.0, 5000, 1e-5), (1.0, 4, 20.0, 9, 1e-5)],
+)
+def test_both_accountants_agree_about_several_records_of_a_person(
+    rate: float, records: int, multiplier: float, count: int, delta: float
+) -> None:
+    event = SampledRecordsDpEvent(sampling_probability=rate, num_records=records, noise_multiplier=multiplier)
+    claim, found = both_epsilons([(event, count)], delta, Adjacency.ADD_REMOVE)
+    assert found == pytest.approx(claim, rel=1e-3)
+
+
+PERSONS = {
+    "persons": SampledPersons(sampling=Poisson(rate=0.01, steps=50, expected_batch_size=10), max_records=4),
+    "shuffled persons": SampledPersons(sampling=Shuffle(batches=5, epochs=3, expected_batch_size=10), max_records=1),
+    "records": BoundedPersons(sampling=Poisson(rate=0.01, steps=50, expected_batch_size=10), max_records=4),
+    "all records": BoundedPersons(sampling=FullBatch(steps=50, expected_batch_size=10), max_records=2),
+    "whole persons": Poisson(rate=0.01, steps=50, expected_batch_size=10),
+}
+
+
+@pytest.mark.parametrize("name", PERSONS)
+def test_certificates_about_persons_hold_and_a_larger_bound_on_records_does_not(name: str, tmp_path: Path) -> None:
+    adjacency = Adjacency.ZERO_OUT if "shuffled" in name else Adjacency.ADD_REMOVE
+    plan = replace(plan_of(adjacency=adjacency), sampling=PERSONS[name], unit=Unit.PERSON)
+    folder = spend(tmp_path / "run", plan)
+    write_certificate(certify(folder), folder)
+    assert VERIFIER.main([str(folder)]) == HOLDS
+    text = (folder / "certificate.json").read_text()
+    certificate = json.loads(text)
+    assert "one person" in certificate["statement"]
+    if PERSONS[name].contribution is None:
+        return
+    told = next(word for word in certificate["assumptions"] if "at most" in word and "person" in word)
+    forged = json.loads(text.replace(told, told.replace("at most", "at least")))
+    forged.pop("digest")
+    forged["digest"] = hashlib.sha256(canonical(forged)).hexdigest()
+    (folder / "certificate.json").write_text(json.dumps(forged))
+    assert VERIFIER.main([str(folder)]) == WRONG
 
 
 def test_mixed_rounds_and_several_releases_on_one_sample_agree() -> None:

@@ -11,7 +11,8 @@ from torch.utils.data import TensorDataset
 from privet.datasets.arrays import ArrayDataset
 from privet.errors import ArgumentError, DataError, UnsupportedModel
 from privet.gradients.engines.bookkeeping import BookKeeping
-from privet.gradients.engines.engine import Clipper, Engine
+from privet.gradients.engines.clipper import Clipper
+from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
 from privet.gradients.forms.per_example import PerExample
 from privet.training.augmentation import ShiftAndFlip, Views, mean_over_views

@@ -21,7 +21,7 @@ from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
 from privet.isolation.parts import tensors_of
-from privet.training.batching import split
+from privet.training.batching import cut_in_two, split
 from privet.training.loading import fetch
 from privet.training.performance import Performance
 from privet.training.start import privatize
@@ -291,3 +291,15 @@ def test_a_collate_function_has_two_names_and_one_value() -> None:
         privatize(
             model, plain_sgd(model), examples(), full_batch(), collate=default_collate, collate_fn=default_collate
         )
+
+
+@pytest.mark.parametrize("size", range(5, 40))
+def test_a_batch_is_cut_in_two_unequal_parts_that_are_not_as_long_as_an_example_where_that_can_be(size: int) -> None:
+    batch = (torch.zeros(size, 16), torch.zeros(size))
+    parts = list(cut_in_two(batch, size))
+    lengths = [length for _, length in parts]
+    assert [len(part[0]) for part, _ in parts] == lengths
+    assert sum(lengths) == size
+    assert lengths[0] != lengths[1]
+    assert min(lengths) >= 2
+    assert 16 not in lengths

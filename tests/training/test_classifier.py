@@ -17,7 +17,8 @@ from privet.errors import ArgumentError, DataError, LoopError, UnsupportedModel
 from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
 from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.training.averaging import ExponentialAverage
-from privet.training.classifier import PrivateClassifier, PrivateRegressor, sgd
+from privet.training.classifier import PrivateClassifier, PrivateRegressor
+from privet.training.fitting import sgd
 from privet.training.performance import Performance
 from privet.training.schedules import CosineDecay
 from privet.vocabulary import Adjacency, Unit
@@ -279,11 +280,9 @@ def test_inputs_and_targets_must_be_pairs(make: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("make", [classifier, regressor], ids=["classifier", "regressor"])
 def test_targets_beside_something_that_is_no_array_are_refused(make: Callable[..., Any]) -> None:
-    """A list of rows would be taken for a data set of pairs, and only the first number of each row be learnt from."""
     inputs, labels = two_classes(8)
-    for given in (inputs.tolist(), TensorDataset(inputs, labels)):
-        with pytest.raises(DataError):
-            make().fit(given, labels)
+    with pytest.raises(DataError, match="beside a TensorDataset"):
+        make().fit(TensorDataset(inputs, labels), labels)
 
 
 def test_scoring_needs_targets() -> None:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import privet as pv
 from privet.errors import ArgumentError
-from privet.training.classifier import fit_privately
+from privet.training.fitting import fit_privately
 from tests.training.tools import examples, flat, full_batch, network, plain_sgd, run
 
 LOSSES = functools.partial(functional.cross_entropy, reduction="none")

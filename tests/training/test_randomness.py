@@ -238,7 +238,7 @@ def test_noise_moved_to_a_device_is_the_streams_own_and_goes_on_from_chunk_to_ch
     monkeypatch.setattr(HostNoise, "_CHUNK", 300)
     key = bytes(range(48))
     moved, alone = torch.full((700,), 2.0), torch.full((700,), 2.0)
-    HostNoise(KeystreamNoise(key)).add_normal(moved, 1.5)
+    HostNoise(key).add_normal(moved, 1.5)
     source = KeystreamNoise(key)
     for start in (0, 300, 600):
         draws = torch.zeros(len(alone[start : start + 300]))

@@ -75,4 +75,10 @@ def test_a_run_left_inside_a_round_names_the_step_and_counts_what_is_lost(
         second = rounds_of_four(tmp_path, 12)
     assert "from the checkpoint of step 6; 2 steps charged after it are lost, 4 steps are left" in caplog.text
     assert second.steps_taken == 10
-    assert second.steps_done == 12
+    assert second.steps_charged == 12
+
+
+def test_the_former_name_of_a_count_of_steps_still_works_and_names_the_new_one(tmp_path: Path) -> None:
+    session = rounds_of_four(tmp_path, 4)
+    with pytest.warns(DeprecationWarning, match=r"Session\.steps_done is deprecated .* use Session\.steps_charged"):
+        assert session.steps_done == session.steps_charged

@@ -1,4 +1,4 @@
-"""One process trains: one of several, and a model that is spread over them, are refused before anything is charged."""
+"""Processes that were started together and have not met, and a model that is spread over them, are refused."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def test_a_process_that_was_started_with_others_spends_nothing(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(LedgerError, match=r"one process, and the environment variable WORLD_SIZE is '2'.*Start one"):
+    with pytest.raises(
+        LedgerError, match=r"one process, and the environment variable WORLD_SIZE is '2'.*init_process_group"
+    ):
         WAYS[way](tmp_path / "run")
     assert not list(tmp_path.glob("run/*"))
 
@@ -123,8 +125,9 @@ GROUP = """
 import sys
 import torch
 from torch import distributed, nn
-from privet.errors import LedgerError
-from tests.training.tools import examples, network, plain_sgd, poisson, run
+from privet.errors import LedgerError, LoopError
+from tests.training.tools import examples, network, plain_sgd, poisson, run, walk
+from tests.training.test_several_processes import statistics
 from privet.training.start import privatize
 
 rank, store = int(sys.argv[1]), sys.argv[2]
@@ -137,18 +140,25 @@ try:
 except LedgerError as error:
     print("late:", error)
 try:
-    privatize(model, plain_sgd(model), examples(), poisson())
+    statistics(None)
 except LedgerError as error:
     print("early:", error)
-distributed.barrier()
-distributed.destroy_process_group()
+model = network()
+try:
+    with privatize(model, plain_sgd(model), examples(), poisson()) as session:
+        for step in session.steps():
+            distributed.destroy_process_group()
+            walk(step, model)
+            step.update()
+except LoopError as error:
+    print("gone:", error)
 model = network()
 with privatize(model, plain_sgd(model), examples(), poisson()) as session:
     print("alone:", run(session, model))
 """
 
 
-def test_every_process_of_a_group_refuses_to_train_until_the_group_is_gone(tmp_path: Path) -> None:
+def test_a_group_that_is_formed_or_given_up_during_a_run_stops_it(tmp_path: Path) -> None:
     started = [
         subprocess.Popen(
             [sys.executable, "-c", GROUP, str(rank), str(tmp_path / "store")],
@@ -164,7 +174,8 @@ def test_every_process_of_a_group_refuses_to_train_until_the_group_is_gone(tmp_p
         told = process.communicate(timeout=120)[0]
         assert process.returncode == 0, told
         for word in ("late:", "early:"):
-            assert f"{word} Private training runs in one process, and torch.distributed is initialised with 2" in told
+            assert f"{word} This ledger speaks for one process, and torch.distributed is initialised with 2" in told
+        assert "gone: The process group changed during the run" in told
         assert "alone: 4" in told
 
 
@@ -190,7 +201,6 @@ SPREAD: dict[str, Callable[[], nn.Module]] = {
     "DataParallel": lambda: nn.DataParallel(network()),
     "DistributedDataParallel": lambda: nn.parallel.DistributedDataParallel(network()),
     "inside another": lambda: nn.Sequential(nn.parallel.DistributedDataParallel(network())),
-    "FSDP": sharded,
 }
 
 
@@ -202,6 +212,13 @@ def test_a_model_that_is_spread_over_processes_or_devices_is_refused(kind: str, 
         own_loop(tmp_path / "run", model=model)
     with pytest.raises(UnsupportedModel, match="spread over several processes"):
         Coordinator(agreement=agreement(), model=model, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_a_sharded_model_is_refused_in_a_federation(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="spread over several processes"):
+        Coordinator(agreement=agreement(), model=sharded(), folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

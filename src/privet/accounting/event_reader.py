@@ -17,13 +17,17 @@ from privet.accounting.mechanisms import (
 )
 from privet.accounting.product_laplace import SampledProductLaplace
 from privet.accounting.radial_laplace import SampledRadialLaplace
+from privet.accounting.random_allocation import AllocatedGaussian
 from privet.accounting.renyi import SampledGaussian
+from privet.accounting.sampled_records import SampledRecords
 from privet.errors import ArgumentError
 from privet.mechanism.events import (
     DpEvent,
     L2LaplaceDpEvent,
     ProductLaplaceDpEvent,
     PureDpEvent,
+    RandomAllocationDpEvent,
+    SampledRecordsDpEvent,
     TotalVariationDpEvent,
     flatten,
     fuse_gaussians,
@@ -108,6 +112,10 @@ class _Sorter:
             self._add_truncated(part, count)
         elif isinstance(part, dp_event.SampledWithoutReplacementDpEvent):
             self._add_fixed_size(part, count)
+        elif isinstance(part, RandomAllocationDpEvent):
+            self._add_allocated(part, count)
+        elif isinstance(part, SampledRecordsDpEvent):
+            self._add_records(part, count)
         else:
             self._add_sampled(part, count)
 
@@ -199,6 +207,27 @@ class _Sorter:
                 rate = part.sample_size / part.source_dataset_size
                 self._add_other(FixedSizeGaussian(rate=rate, noise_multiplier=multiplier), count)
 
+    def _add_allocated(self, part: RandomAllocationDpEvent, count: int) -> None:
+        multiplier = _fused(list(flatten(part.event)))
+        if multiplier is None:
+            self.unknown.add(_name(part))
+        elif self._needs_accounting(1.0, multiplier):
+            if part.steps == 1:
+                self._add_gaussian(1.0, multiplier, count)
+            else:
+                self._add_other(AllocatedGaussian(steps=part.steps, noise_multiplier=multiplier), count)
+
+    def _add_records(self, part: SampledRecordsDpEvent, count: int) -> None:
+        rate, records, multiplier = part.sampling_probability, part.num_records, part.noise_multiplier
+        if not self._needs_accounting(rate, multiplier):
+            return
+        if rate == 1:
+            self._add_gaussian(1.0, multiplier / records, count)
+        elif records == 1:
+            self._add_gaussian(rate, multiplier, count)
+        else:
+            self._add_other(SampledRecords(rate=rate, num_records=records, noise_multiplier=multiplier), count)
+
     def _add_selection(self, part: DpEvent, count: int) -> None:
         mean = checks.positive("repeat_and_select.mean", part.mean)
         if mean < 1:
@@ -243,6 +272,7 @@ def _fused(inner: list[tuple[DpEvent, int]]) -> float | None:
 
 
 def _name(part: DpEvent) -> str:
-    if isinstance(part, dp_event.PoissonSampledDpEvent | dp_event.SampledWithoutReplacementDpEvent):
+    sampled = dp_event.PoissonSampledDpEvent | dp_event.SampledWithoutReplacementDpEvent | RandomAllocationDpEvent
+    if isinstance(part, sampled):
         return f"{type(part).__name__} of {type(part.event).__name__}"
     return type(part).__name__

@@ -16,6 +16,7 @@ from privet.accounting.curves import GaussianCurve, PrivacyCurve
 from privet.accounting.profile import Profile, delta_at, privacy_profile, trade_off, true_positive_bound
 from privet.accounting.total_variation import SurchargedCurve
 from privet.errors import AccountingError, ArgumentError, TruncationError
+from privet.html_tables import facts_table
 from privet.mechanism.events import DpEvent
 from privet.vocabulary import Adjacency, Release, Unit
 
@@ -56,13 +57,23 @@ _ITEM = {
 }
 
 
-def unverifiable_assumptions(unit: Unit) -> tuple[str, ...]:
-    """Return the assumptions of every guarantee of a run that no program can verify."""
+_OWNED_ITEM = "one item of the data set is one record of one person, and reading an item reads that record only"
+OWNED = ("every record names the one person it is about, and nobody has two names",)
+"""The assumption about persons whose records are told by their owners; no program can verify it."""
+
+
+def unverifiable_assumptions(unit: Unit, *, has_owners: bool = False) -> tuple[str, ...]:
+    """Return the assumptions of every guarantee of a run that no program can verify.
+
+    Args:
+        unit: The unit of the guarantee.
+        has_owners: Whether items are records that name their owner, who is the unit.
+    """
     return (
         "learning rates, stopping and every other choice during the run were made without looking at private values",
         "between steps weights were changed in no way but by named public changes",
         "no program read examples in another thread, switched off torch's dispatch modes or replaced torch's operators",
-        _ITEM[unit],
+        _OWNED_ITEM if has_owners else _ITEM[unit],
     )
 
 
@@ -131,6 +142,18 @@ class Guarantee:
         proven = f"tried, not proven: {'; '.join(self.tried)}" if self.tried else "proven"
         words = (proven if self.proven else "heuristic") if self.is_upper_bound else "approximation, not a bound"
         return f"{self._terms()} \N{MIDDLE DOT} {words}"
+
+    def _repr_html_(self) -> str:
+        """Return the guarantee for a notebook."""
+        facts = {
+            "epsilon": rounded_up(self.epsilon),
+            "delta": rounded_up(self.delta),
+            "mu": "not computed" if self.mu is None else rounded_up(self.mu, 3),
+            "adjacency": self.adjacency.words(self.unit),
+            "released": self.released.value.replace("_", " "),
+            "accountant": self.accountant,
+        }
+        return facts_table(str(self), facts, notes=self.assumptions, about="assumptions")
 
     def _terms(self) -> str:
         mu = "" if self.mu is None else f", \N{GREEK SMALL LETTER MU}\N{LESS-THAN OR EQUAL TO}{rounded_up(self.mu, 3)}"
@@ -276,9 +299,12 @@ def guarantee(
     unit: Unit,
     released: Release = Release.EVERY_ITERATE,
     assumptions: tuple[str, ...] = (),
+    of_unit: tuple[str, ...] | None = None,
     not_private_because: tuple[str, ...] = (),
 ) -> Guarantee:
     """Return the guarantee of an event at delta, from the tightest accountant that supports the event.
+
+    ``of_unit`` replaces the assumptions about items that are units, where items are records of their owners.
 
     Guarantee: epsilon is an upper bound. If it does not come from RDP, the independent RDP accountant is the
     cross-check: if RDP is smaller, one of the two is wrong and ``AccountingError`` is raised.
@@ -303,7 +329,7 @@ def guarantee(
         accountant=curve.accountant,
         lower=epsilon if isinstance(curve, GaussianCurve) and accountant == ExactGaussian() else None,
         cross_check=cross_check,
-        assumptions=(*assumptions, *unit.assumptions),
+        assumptions=(*assumptions, *(unit.assumptions if of_unit is None else of_unit)),
         proven=True,
         is_upper_bound=True,
         not_private_because=tuple(not_private_because),

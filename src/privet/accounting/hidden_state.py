@@ -362,6 +362,11 @@ def proven_last_iterate(
             "no constants of a convex loss were given. Pass descent=StronglyConvexDescent(...) with the constants of "
             "the model"
         )
+    if sampling.contribution is not None:
+        raise _refused(
+            f"{type(sampling).__name__} averages or bounds the records of a person, which the proof does not cover. "
+            "Use Cyclic or FullBatch sampling of records or of whole persons (OneItemPerPerson)"
+        )
     if sampling.fixed_batches is None:
         raise _refused(
             f"{type(sampling).__name__} draws batches at random, but the proof needs the same batches in every epoch. "
@@ -378,6 +383,11 @@ def proven_last_iterate(
 
 
 def _check_pieces(noise: Noise, mask: Mask, grouping: Grouping) -> None:
+    if not noise.is_independent:
+        raise _refused(
+            f"{type(noise).__name__} correlates the noise of different steps, which the proof needs to be independent. "
+            "Use Gaussian()"
+        )
     if noise.family is not NoiseFamily.GAUSSIAN or not noise.is_spherical:
         raise _refused(f"{type(noise).__name__} noise is not spherical Gaussian noise. Use Gaussian()")
     if not mask.is_whole:

@@ -23,7 +23,8 @@ class RandomSearch:
     """Try a random number of settings, each drawn independently, and release only the best run.
 
     The number of runs is drawn once, before the first run, from a public distribution and is not released. Runs must
-    not depend on each other. The best run may be selected on the private data.
+    not depend on each other. The score that chooses is part of what a run releases: computed without private data, or
+    with noise that is charged to the run.
 
     Attributes:
         mean: Expected number of runs, at least 1.
@@ -58,6 +59,7 @@ class RandomSearch:
         return (
             "the number of runs was drawn once, before the first, from the stated distribution, and is not released",
             "nothing but the best run is released, and no run depends on another",
+            "the score that chose it reads no private data, or its noise is charged to the run",
         )
 
     def draw_num_runs(self, rng: np.random.Generator) -> int:

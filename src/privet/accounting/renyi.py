@@ -77,6 +77,38 @@ def sampled_divergences(orders: Array, release: SampledGaussian, *, replace: boo
     return result
 
 
+def records_divergences(orders: Array, *, rate: float, num_records: int, noise_multiplier: float) -> Array:
+    """Return the divergences of Gaussian noise on a sample that has a binomial number of a unit's records.
+
+    Guarantee: the pair is N(0, z^2) against sum_j Bin(k, q)(j) N(j, z^2); the larger of the two directions. As a
+    polynomial in exp(x / z^2) the mixture has real zeros only (a binomial polynomial under the multiplier sequence
+    exp(-j^2 / 2 z^2)), so the integrand is as smooth as that of one record. Orders that need too many points get the
+    divergence without sampling, which is larger.
+    """
+    z, k = noise_multiplier, num_records
+    spacing = min(z / 2, z * z / 2)
+    feasible = (k * orders + 2 * _TAIL_STDS * z + 2) / spacing <= _MAX_POINTS
+    result = gaussian_divergences(orders, k / z)
+    if not feasible.any():
+        return result
+    x = np.arange(-_TAIL_STDS * z - 1, k * float(orders[feasible].max()) + _TAIL_STDS * z + spacing, spacing)
+    log_q = _log_mixture(x, 0.0, z, 0.0)
+    ratio = np.full(x.shape, -np.inf)
+    for j in range(k + 1):
+        ways = math.lgamma(k + 1) - math.lgamma(j + 1) - math.lgamma(k - j + 1)
+        weight = ways + j * math.log(rate) + (k - j) * math.log1p(-rate)
+        ratio = np.logaddexp(ratio, weight + j * (2 * x - j) / (2 * z * z))
+    log_p, log_dx = log_q + ratio, math.log(spacing)
+    for index in np.flatnonzero(feasible):
+        order = float(orders[index])
+        upto = np.searchsorted(x, k * order + _TAIL_STDS * z) + 1
+        forward = _log_moment(order, log_p[:upto], log_q[:upto]) + log_dx
+        backward = _log_moment(order, log_q[:upto], log_p[:upto]) + log_dx
+        moment = max(0.0, forward, backward) + _ROUNDING
+        result[index] = min(result[index], moment / (order - 1))
+    return result
+
+
 def _log_mixture(x: Array, q: float, z: float, mean: float) -> Array:
     base = -0.5 * (x / z) ** 2 - math.log(z * math.sqrt(2 * math.pi))
     if q == 0:

@@ -19,8 +19,9 @@ from scipy.special import i0e
 
 from privet import checks
 from privet.accounting.mechanisms import neighbour_distance
+from privet.accounting.sampled_records import binomial_weights
 from privet.errors import AccountingError
-from privet.mechanism.events import DpEvent, flatten, fuse_gaussians
+from privet.mechanism.events import DpEvent, RandomAllocationDpEvent, SampledRecordsDpEvent, flatten, fuse_gaussians
 from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
@@ -93,7 +94,20 @@ class _Draws:
 
 
 def _draws(event: DpEvent, adjacency: Adjacency) -> list[_Draws]:
-    return [_draw(part, count, neighbour_distance(adjacency)) for part, count in flatten(event)]
+    factor, found = neighbour_distance(adjacency), list[_Draws]()
+    for part, count in flatten(event):
+        if isinstance(part, SampledRecordsDpEvent):
+            found += _draws_of_records(part, count)
+        else:
+            found.append(_draw(part, count, factor))
+    return found
+
+
+def _draws_of_records(part: SampledRecordsDpEvent, count: int) -> list[_Draws]:
+    """Return one entry per number of the unit's records in the sample, with its probability."""
+    rate, records, multiplier = part.sampling_probability, part.num_records, _positive(part.noise_multiplier)
+    weights = binomial_weights(records, rate)
+    return [_Draws(rate=weights[j], shift=j / multiplier, count=count) for j in range(1, records + 1)]
 
 
 def _draw(part: DpEvent, count: int, factor: float) -> _Draws:
@@ -105,6 +119,8 @@ def _draw(part: DpEvent, count: int, factor: float) -> _Draws:
         rate, inner = float(part.sampling_probability), part.event
     elif isinstance(part, dp_event.SampledWithoutReplacementDpEvent):
         inner, factor = part.event, 2.0
+    elif isinstance(part, RandomAllocationDpEvent):
+        inner, count = part.event, count * part.steps  # as if every step used the record
     parts = list(flatten(inner))
     if not parts or not all(isinstance(each, dp_event.GaussianDpEvent) for each, _ in parts):
         raise AccountingError(f"The truncated tail is bounded for Gaussian noise only, not for {type(inner).__name__}.")
@@ -142,7 +158,7 @@ def tail_delta(
         raise AccountingError("The cost of the truncated tail needs a finite epsilon.")
     draws = _draws(event, adjacency)
     pairs = (checks.count("num_coordinates", num_coordinates) + 1) // 2
-    num_rounds = sum(draw.count for draw in draws)
+    num_rounds = sum(count for _, count in flatten(event))
     growth = math.expm1(-num_rounds * pairs * math.log1p(-math.exp(-0.5 * reach * reach)))
     lost = math.fsum(
         draw.count * draw.rate * _lost_both_ways(draw.shift, reach, num_coordinates, epsilon) for draw in _merged(draws)

@@ -19,8 +19,9 @@ from torch.nn import functional
 
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
+from privet.mechanism.owners import Owners
 from privet.training.trained import trainable_parameters
-from privet.vocabulary import Adjacency
+from privet.vocabulary import Adjacency, OneItem, Unit
 
 Losses = Callable[..., Tensor]
 # Factor of the model's ordinary loss in a canary's loss: too small to disturb the orthogonality.
@@ -76,12 +77,15 @@ class CanaryRecords:
         record: Synthetic inputs of the model, one row per canary in every tensor.
         adjacency: Decides the form of a canary outside the data.
         num_blank: Number of null records in every round, for samplings that require an exact number of records.
+        records_each: Number of records of each canary, all alike. With more than one a canary is a person who owns
+            them.
     """
 
     coordinates: Tensor
     record: Sequence[Tensor]
     adjacency: Adjacency
     num_blank: int = 0
+    records_each: int = 1
 
     def __post_init__(self) -> None:
         self.set_members(np.ones(len(self.coordinates), dtype=bool))
@@ -93,8 +97,24 @@ class CanaryRecords:
         out = -1.0 if self.adjacency is Adjacency.REPLACE_ONE else 0.0
         present = all_canaries[inside] if self.adjacency is Adjacency.ADD_REMOVE else all_canaries
         signs = torch.where(inside, 1.0, out)[present]
-        self._rows = torch.cat([present, torch.zeros(self.num_blank, dtype=torch.int64)])
-        self._signs = torch.cat([signs, torch.zeros(self.num_blank)])
+        rows = torch.cat([present, torch.zeros(self.num_blank, dtype=torch.int64)])
+        each, persons = self.records_each, np.arange(len(rows), dtype=np.int64)
+        self._rows = rows.repeat_interleave(each)
+        self._signs = torch.cat([signs, torch.zeros(self.num_blank)]).repeat_interleave(each)
+        self._owners = Owners(of_record=np.repeat(persons, each))
+
+    @property
+    def one_item(self) -> OneItem:
+        """A canary stands for one unit of any kind."""
+        return OneItem(units=tuple(Unit))
+
+    @property
+    def owners(self) -> Owners:
+        return self._owners
+
+    @property
+    def records(self) -> CanaryRecords:
+        return self
 
     def __len__(self) -> int:
         return len(self._rows)

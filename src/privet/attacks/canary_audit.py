@@ -7,7 +7,6 @@ every sampling rate and every noise; for Gaussian noise without sampling this is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -20,12 +19,14 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from privet import checks
+from privet.accounting.sampled_records import binomial_weights
 from privet.attacks.audit_bounds import Errors
 from privet.attacks.audit_claim import AuditFinding, Claim
 from privet.attacks.canaries import CanaryLoss, CanaryRecords, Losses, canary_coordinates, canary_lengths
+from privet.attacks.canary_scores import RunEvidence, StepEvidence
 from privet.errors import DataError
 from privet.mechanism.layout import Layout
-from privet.mechanism.sampling import FullBatch
+from privet.mechanism.sampling import FullBatch, Sampling
 from privet.plan import Plan
 from privet.training.performance import Performance
 from privet.training.session import Step
@@ -61,7 +62,8 @@ class CanaryAudit:
         num_canaries: Number of canaries; at most one per trainable coordinate and per record of the plan.
         num_rounds: Number of rounds to run; all rounds if the plan has fewer.
         confidence: A correct program passes with at least this probability.
-        coins: The time at which coins decide the membership.
+        coins: The time at which coins decide the membership. ``ONCE`` if the noise is correlated between steps: a
+            canary then stays in its own group, and its rounds are one experiment.
         physical_batch_size: Number of canaries in one forward pass.
         seed: Seed of coins, sampling, masks and noise. An audit is repeatable; it uses no private data.
     """
@@ -94,6 +96,8 @@ class CanaryAudit:
         """
         if plan.release is Release.LAST_ITERATE:
             plan = replace(plan, release=Release.EVERY_ITERATE, descent=None)
+        if not plan.noise.is_independent and self.coins is not Coins.ONCE:
+            return replace(self, coins=Coins.ONCE).run(model, plan, losses=losses, record=record)
         rounds = min(self.num_rounds, plan.num_rounds)
         whole = Claim(plan=plan, num_rounds=rounds)
         each = whole if self.coins is Coins.ONCE else Claim(plan=plan, num_rounds=1)
@@ -127,11 +131,15 @@ def sharpened(plan: Plan, *, num_rounds: int, noise_multiplier: float = 0.5) -> 
     """Return the plan with little noise and without sampling, where an audit detects faults of noise or clipping best.
 
     The same fault needs ten times fewer observations than at a multiplier of 2. The plan's noise, clipping, grouping,
-    mask and adjacency stay the same.
+    mask and adjacency stay the same; so does the sampling if the noise is correlated between steps, which needs it.
     """
+    full: Sampling = FullBatch(steps=num_rounds, expected_batch_size=plan.sampling.expected_batch_size)
+    bound = plan.sampling.contribution
+    if bound is not None:
+        full = bound.around(full)
     return replace(
         plan,
-        sampling=FullBatch(steps=num_rounds, expected_batch_size=plan.sampling.expected_batch_size),
+        sampling=full if plan.noise.is_independent else plan.sampling,
         noise=plan.noise.with_multiplier(noise_multiplier),
         release=Release.EVERY_ITERATE,
         descent=None,
@@ -155,7 +163,12 @@ class _AuditRun:
         self._parameters = [value for _, value in named]
         self._layout = Layout.of([(name, tuple(value.shape)) for name, value in named], plan.grouping)
         self._rng = np.random.default_rng([audit.seed, 0x636F696E])
-        declared = plan.sampling.declared_size
+        bound, declared = plan.sampling.contribution, plan.sampling.declared_size
+        # A person of the audit owns one record more than may take part, so that the bound itself is tried.
+        records_each = 1 if bound is None else bound.max_records + 1
+        self._together = 1 if bound is None else bound.records_per_item
+        self._law = binomial_weights(1 if bound is None else bound.items_per_person, plan.sampling.inclusion)
+        self._evidence = StepEvidence(plan=plan, law=self._law)
         wanted = audit.num_canaries if declared is None else min(audit.num_canaries, declared)
         coordinates = canary_coordinates(self._layout, wanted, self._rng)
         self.num_canaries = len(coordinates)
@@ -169,6 +182,7 @@ class _AuditRun:
             record=record,
             adjacency=plan.adjacency,
             num_blank=declared - self.num_canaries if declared is not None and plan.sampling.has_exact_size else 0,
+            records_each=records_each,
         )
         rule = plan.clipping.for_groups(self._layout.num_groups)
         like = self._parameters[0]
@@ -186,9 +200,10 @@ class _AuditRun:
             SGD(self._parameters, lr=0.0),
             self._records,
             self._plan,
-            performance=Performance(physical_batch_size=audit.physical_batch_size),
+            performance=Performance(physical_batch_size=audit.physical_batch_size * self._together),
             seed=audit.seed,
         )
+        seen_steps: list[Array] = []
         total, was_seen = np.zeros(self.num_canaries), np.zeros(self.num_canaries, dtype=bool)
         is_in = was_seen
         with session:
@@ -203,8 +218,15 @@ class _AuditRun:
                     step.accumulate(self._loss)
                     step.update()
                     seen = self._released(step)
-                    total += np.where(np.isnan(seen), 0.0, self._evidence(np.nan_to_num(seen), self._noise_ratios))
                     was_seen |= ~np.isnan(seen)
+                    if not self._plan.noise.is_independent:
+                        seen_steps.append(seen)
+                        continue
+                    found = self._evidence.of(np.nan_to_num(seen), self._noise_ratios)
+                    total += np.where(np.isnan(seen), 0.0, found)
+                if seen_steps and number + 1 == rounds:
+                    whole = RunEvidence(plan=self._plan, num_steps=len(seen_steps))
+                    total[:] = whole.of(whole.made_independent(np.array(seen_steps)), self._noise_ratios)
                 if audit.coins is Coins.EVERY_ROUND or number + 1 == rounds:
                     yield total[was_seen], is_in[was_seen]
         for parameter in self._parameters:
@@ -220,15 +242,6 @@ class _AuditRun:
         found /= np.asarray(step.sensitivity.bounds)[self._groups]
         if step.kept is not None:
             found[~step.kept.coordinates[places].cpu().numpy()] = np.nan
-        return found
-
-    def _evidence(self, seen: Array, ratios: Array) -> Array:
-        """Return the log-likelihood ratio of membership at one step, for Gaussian noise."""
-        share = self._plan.sampling.inclusion
-        scale = 2 * ratios**2
-        found = _mixed(share, (2 * seen - 1) / scale)
-        if self._plan.adjacency is Adjacency.REPLACE_ONE:
-            found -= _mixed(share, (-2 * seen - 1) / scale)
         return found
 
     def thresholds(self, claim: Claim) -> tuple[float, ...]:
@@ -257,23 +270,33 @@ class _AuditRun:
         """Return sorted scores of members and non-members, simulated with the claimed noise times ``shortfall``."""
         rng = np.random.default_rng([self._audit.seed, 0x74687265])
         sampling = self._plan.sampling
-        num_steps, share = rounds * sampling.steps_per_round, sampling.inclusion
+        num_steps, ends = rounds * sampling.steps_per_round, np.cumsum(self._law)[:-1]
+        if not self._plan.noise.is_independent:
+            return self._simulated_runs(num_steps, shortfall, rng)
         size = int(np.clip(_SIMULATED // num_steps, 5_000, 100_000))
         ratios = rng.choice(self._noise_ratios, size=size)
         away = -1.0 if self._plan.adjacency is Adjacency.REPLACE_ONE else 0.0
         inside, outside = np.zeros(size), np.zeros(size)
         for _ in range(num_steps):
             for total, mean in ((inside, 1.0), (outside, away)):
-                joins = rng.random(size) < share
-                total += self._evidence(mean * joins + shortfall * ratios * rng.standard_normal(size), ratios)
+                joins = np.searchsorted(ends, 1 - rng.random(size))
+                seen = mean * joins + shortfall * ratios * rng.standard_normal(size)
+                total += self._evidence.of(seen, ratios)
         return np.sort(inside), np.sort(outside)
 
-
-def _mixed(share: float, log_ratio: Array) -> Array:
-    """Return the logarithm of ``1 - share + share * exp(log_ratio)``, without overflow."""
-    if share == 1:
-        return log_ratio
-    return np.asarray(np.logaddexp(math.log1p(-share), math.log(share) + log_ratio))
+    def _simulated_runs(self, num_steps: int, shortfall: float, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Simulate whole runs whose noise is correlated between steps, with the sums as the attacker sees them."""
+        whole, groups = RunEvidence(plan=self._plan, num_steps=num_steps), self._plan.sampling.steps_per_round
+        size = int(np.clip(_SIMULATED // num_steps, 2_000, 50_000))
+        ratios = rng.choice(self._noise_ratios, size=size)
+        away = -1.0 if self._plan.adjacency is Adjacency.REPLACE_ONE else 0.0
+        found = []
+        for mean in (1.0, away):
+            own = np.arange(num_steps)[:, None] % groups == rng.integers(groups, size=size)
+            joins = own & (rng.random((num_steps, size)) < self._plan.sampling.inclusion * groups)
+            noise = shortfall * ratios * self._plan.noise.scale * rng.standard_normal((num_steps, size))
+            found.append(np.sort(whole.of(whole.made_independent(mean * joins) + noise, ratios)))
+        return found[0], found[1]
 
 
 def _upper(rates: Array, trials: int, confidence: float) -> Array:

@@ -126,6 +126,8 @@ class OneRunAudit:
         replaces = plan.adjacency is Adjacency.REPLACE_ONE
         if plan.adjacency is Adjacency.ZERO_OUT:
             raise PlanError("The one-run audit has no blank records for ZERO_OUT. Use the canary audit.")
+        if plan.sampling.contribution is not None:
+            raise PlanError("The one-run audit has single records as canaries. For persons use the canary audit.")
         rows = len(canaries[0]) if canaries else 0
         num_canaries = rows // 2 if replaces else rows
         if len(records) != len(canaries) or num_canaries < 1:

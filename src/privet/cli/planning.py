@@ -22,8 +22,9 @@ _COPIES = 3
 @console.set_option
 @console.quick_option
 @click.option("--compare-noise", "compares", is_flag=True, help="Also compare other kinds of noise at this guarantee.")
+@click.option("--compare-persons", "of_persons", is_flag=True, help="Also compare both ways to protect persons.")
 @console.json_option
-def plan(recipe: str, overrides: tuple[str, ...], quick: bool, compares: bool, as_json: bool) -> None:
+def plan(recipe: str, overrides: tuple[str, ...], quick: bool, compares: bool, of_persons: bool, as_json: bool) -> None:
     """Show the guarantee of RECIPE, before any data is read.
 
     RECIPE is the name of a packaged recipe or the path of a TOML file.
@@ -38,12 +39,18 @@ def plan(recipe: str, overrides: tuple[str, ...], quick: bool, compares: bool, a
     found = _facts(loaded, made)
     if compares:
         found["noise_comparison"] = _comparison(loaded, made)
+    if of_persons:
+        found["person_comparison"] = _persons(loaded, made)
+        found["band_comparison"] = _bands(loaded, made)
     if as_json:
         console.show_json(found)
         return
     _print(loaded, made, found)
     if compares:
         _print_comparison(found["noise_comparison"])
+    if of_persons:
+        _print_persons(found["person_comparison"])
+        _print_bands(found["band_comparison"])
 
 
 def _facts(recipe: Recipe, plan: Plan) -> dict[str, Any]:
@@ -141,6 +148,40 @@ def _comparison(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
+def _persons(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
+    """Return the noise of both ways to protect persons at the recipe's guarantee."""
+    from privet.runs.person_comparison import compare_persons, declared_persons
+
+    told = None if recipe.table is None else recipe.table.num_persons
+    declared = declared_persons(plan, num_records=recipe.info.train_size, num_persons=told)
+    target = recipe.privacy.epsilon or plan.guarantee().epsilon
+    return [
+        {
+            "way": way.name,
+            "records_per_person": way.max_records,
+            "noise_multiplier": way.noise_multiplier,
+            "noise_if_alike": way.noise_if_alike,
+            "noise_if_different": way.noise_if_different,
+        }
+        for way in compare_persons(plan, declared, epsilon=target)
+    ]
+
+
+def _print_persons(rows: list[dict[str, Any]]) -> None:
+    click.echo()
+    click.echo("Ways to protect a person at the same guarantee and records per step: noise of the mean gradient over")
+    click.echo("the bound, if the records of one person are alike, and if they differ entirely.")
+    click.echo()
+    names = ("noise_multiplier", "noise_if_alike", "noise_if_different")
+    shown = [
+        [row["way"], str(row["records_per_person"])]
+        + ["out of reach" if row[name] is None else f"{row[name]:.4g}" for name in names]
+        for row in rows
+    ]
+    heads = ["way", "records per person", "noise multiplier", "if alike", "if different"]
+    console.show_table(heads, shown, right=(1, 2, 3, 4))
+
+
 def _print_comparison(rows: list[dict[str, Any]]) -> None:
     click.echo()
     click.echo("Kinds of noise at the same guarantee: mean absolute noise of a coordinate over the clipping bound.")
@@ -156,6 +197,65 @@ def _print_comparison(rows: list[dict[str, Any]]) -> None:
         for row in rows
     ]
     console.show_table(["noise", "mean size", "over Gaussian", "signal to noise at most", ""], shown, right=(1, 2, 3))
+
+
+def _bands(recipe: Recipe, plan: Plan) -> dict[str, Any]:
+    """Return the error of the weights for every number of bands at the recipe's guarantee, and the best one."""
+    from privet.errors import PlanError
+    from privet.runs.band_comparison import best_bands, compare_bands
+
+    optimizer = recipe.training.optimizer
+    target = recipe.privacy.epsilon or plan.guarantee().epsilon
+    try:
+        rows = compare_bands(
+            plan, epsilon=target, momentum=optimizer.momentum_of_updates, kept_weight=optimizer.kept_weight
+        )
+    except PlanError as error:
+        return {"rows": [], "best": None, "remark": str(error)}
+    best = best_bands(rows)
+    return {
+        "rows": [
+            {
+                "bands": row.bands,
+                "noise_multiplier": row.plan.noise.noise_multiplier,
+                "error_of_weights": row.error,
+                "over_independent": row.over_independent,
+                "vectors_in_memory": row.vectors,
+            }
+            for row in rows
+        ],
+        "best": best.bands if best.pays else None,
+        "remark": "",
+    }
+
+
+def _print_bands(found: dict[str, Any]) -> None:
+    click.echo()
+    if found["remark"]:
+        click.echo(console.paragraphs(f"Noise that is correlated between steps: {found['remark']}"))
+        return
+    click.echo("Noise that is correlated between steps (BandedGaussian): error of the summed updates over the bound.")
+    click.echo()
+    shown = [
+        [
+            str(row["bands"]),
+            f"{row['noise_multiplier']:.4f}",
+            f"{row['error_of_weights']:.4g}",
+            f"{row['over_independent']:.3f} x",
+            str(row["vectors_in_memory"]),
+        ]
+        for row in found["rows"]
+    ]
+    console.show_table(
+        ["bands", "noise multiplier", "error", "over independent", "vectors kept"], shown, right=(0, 1, 2, 3, 4)
+    )
+    click.echo()
+    best = found["best"]
+    click.echo(
+        "It does not pay here: it gains less than a twentieth."
+        if best is None
+        else f"It pays: use {best} bands with CyclicPoisson sampling."
+    )
 
 
 def _epsilon_of_every_iterate(plan: Plan) -> float | None:

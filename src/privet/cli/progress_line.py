@@ -8,7 +8,7 @@ from typing import TextIO
 
 from privet.accounting.guarantee import Guarantee
 from privet.runs.measures import CurvePoint
-from privet.runs.progress import Progress, Silent, StepUpdate
+from privet.training.tracking.progress import Progress, Silent, StepUpdate
 
 SECONDS_BETWEEN_REDRAWS = 0.25
 SECONDS_BETWEEN_LINES = 30.0

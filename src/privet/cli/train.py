@@ -17,9 +17,9 @@ from privet.cli.train_own_data import OwnData, is_own_data, own_data_options
 
 if TYPE_CHECKING:
     from privet.accounting.guarantee import Guarantee
-    from privet.runs.progress import Progress
     from privet.runs.recipes.recipe import Recipe
     from privet.runs.runner import RunOutcome
+    from privet.training.tracking.progress import Progress
 
 
 @console.command(
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     help="Show and keep losses of private data. They are not covered by the guarantee.",
 )
 @click.option("--tensorboard", is_flag=True, help="Also write RUN/tensorboard, without private values.")
+@click.option("--processes", type=click.IntRange(1), help="Train in so many processes of this machine, as ranks.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 def train(
     recipe: str,
@@ -55,6 +56,7 @@ def train(
     device: str | None,
     unprotected_telemetry: bool,
     tensorboard: bool,
+    processes: int | None,
     quiet: bool,
 ) -> int:
     """Run RECIPE in the folder RUN, or resume the run in that folder.
@@ -64,8 +66,16 @@ def train(
 
     The guarantee is printed before any data is read, and again, from the
     ledger, at the end. Ctrl-C stops after the current step (exit code 130); the
-    same command resumes the run.
+    same command resumes the run. Under torchrun, or with --processes, several
+    processes carry out one run: rank 0 keeps the folder and prints.
     """
+    if processes is not None and processes > 1:
+        from privet.cli.processes import run_in_processes, without_option
+
+        return run_in_processes(without_option(sys.argv[1:], "--processes"), processes)
+    own = OwnData.given(click.get_current_context())
+    if own.text is not None and is_own_data(recipe):
+        return _train_on_texts(recipe, own, output, quiet=quiet)
     chosen = [*overrides, *([] if device is None else [f'training.device="{device}"'])]
     # First, so that a mistake in the recipe is reported before torch is loaded.
     loaded = _loaded(recipe, chosen, quick=quick)
@@ -83,21 +93,46 @@ def train(
 
     was_finished = RunFiles(folder=Path(folder)).model.exists()
 
-    with _stopping_on_signals() as should_stop:
+    from privet.runs.launched import launched_ranks
+
+    with launched_ranks(loaded.training.device) as ranks, stopping_on_signals("step") as should_stop:
+        speaks = ranks is None or ranks.is_first
         outcome = run_recipe(
             loaded,
             folder,
-            progress=_progress(folder, quiet=quiet, tensorboard=tensorboard),
+            progress=_progress(folder, quiet=quiet, tensorboard=tensorboard) if speaks else None,
             unprotected=unprotected_telemetry,
             max_epsilon=max_epsilon,
             should_stop=should_stop,
-            announce=lambda promised: _print_guarantee("promised", promised),
+            announce=(lambda promised: _print_guarantee("promised", promised)) if speaks else None,
+            ranks=ranks,
         )
+    if not speaks:
+        return console.OK if outcome.is_finished else console.INTERRUPTED
     if was_finished:
         console.remark(f"{folder} was finished before, and no step was added. For another run name another folder: -o.")
     has_test_data = loaded.own_data is None or loaded.own_data.test is not None
     _print(outcome, folder, is_public=loaded.is_public, has_test_data=has_test_data)
     return console.OK if outcome.is_finished else console.INTERRUPTED
+
+
+def _train_on_texts(path: str, own: OwnData, output: str | None, *, quiet: bool) -> int:
+    from privet.cli.finetune import train_on_texts
+
+    return train_on_texts(
+        path,
+        model=own.model,
+        text=own.text or "",
+        target=own.target,
+        classes=own.classes,
+        size=own.size,
+        epsilon=own.epsilon,
+        delta=own.delta,
+        length=own.length,
+        test=own.test,
+        output=output or _default_folder(path),
+        quiet=quiet,
+    )
 
 
 def _with_tuned_learning_rate(recipe: Recipe, folder: str, *, quiet: bool) -> Recipe:
@@ -145,14 +180,14 @@ def _default_folder(name_or_path: str) -> str:
 
 def _progress(folder: str, *, quiet: bool, tensorboard: bool) -> Progress:
     from privet.cli.progress_line import progress_for
-    from privet.runs.progress import Several
     from privet.runs.run_files import RunFiles
-    from privet.runs.tensorboard_log import TensorBoardLog
+    from privet.training.tracking.progress import Several
+    from privet.training.tracking.trackers import TensorBoard
 
     shown = progress_for(sys.stderr, quiet=quiet)
     if not tensorboard:
         return shown
-    return Several(receivers=(TensorBoardLog(RunFiles(folder=Path(folder)).tensorboard), shown))
+    return Several(receivers=(TensorBoard(RunFiles(folder=Path(folder)).tensorboard), shown))
 
 
 def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: bool) -> None:
@@ -186,10 +221,10 @@ def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: 
 
 
 @contextmanager
-def _stopping_on_signals() -> Iterator[Callable[[], bool]]:
+def stopping_on_signals(what: str) -> Iterator[Callable[[], bool]]:
     """Count Ctrl-C and SIGTERM within the block; the yielded function returns whether one was received.
 
-    A second signal raises ``KeyboardInterrupt`` at once: the session then voids the step, which stays charged.
+    A second signal raises ``KeyboardInterrupt`` at once: the step, or trial, is given up and stays charged.
     """
     num_signals = 0
 
@@ -198,7 +233,7 @@ def _stopping_on_signals() -> Iterator[Callable[[], bool]]:
         num_signals += 1
         if num_signals > 1:
             raise KeyboardInterrupt
-        click.echo("\nstopping after this step; press again to abort the step, which stays charged", err=True)
+        click.echo(f"\nstopping after this {what}; press again to abort the {what}, which stays charged", err=True)
 
     before = {number: signal.signal(number, count) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

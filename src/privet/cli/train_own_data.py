@@ -13,13 +13,14 @@ import click
 from privet.cli import console
 
 if TYPE_CHECKING:
-    from privet.runs.recipes.own_data_defaults import Promise
+    from privet.runs.recipes.own_data_defaults import Persons, Promise
     from privet.runs.recipes.recipe import Recipe
     from privet.runs.recipes.table_schema import TableSchema
 
 _TABLES = (".csv", ".csv.gz", ".csv.xz", ".tsv", ".tsv.gz", ".tsv.xz")
 _META = "privet.own_data"
 _CHANGES_A_RECIPE = ("epsilon", "delta")
+_RECORDS_PER_PERSON = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +36,16 @@ class OwnData:
     public_sample: str | None
     delimiter: str | None
     decimal: str | None
+    person: str | None
+    persons: int | None
+    records_per_person: int | None
+    sample: str | None
     classes: str | None
     image_size: str | None
     channels: str | None
+    text: str | None
+    model: str | None
+    length: int | None
 
     @classmethod
     def given(cls, ctx: click.Context) -> OwnData:
@@ -58,10 +66,8 @@ class OwnData:
         if self.delta is None:
             own = recipe.own_data
             assert own is not None
-            console.remark(
-                f"delta {recipe.privacy.delta:g}, the default for {own.train_size:,} declared records; --delta changes "
-                "it."
-            )
+            declared = f"{own.train_size:,} declared records" if self.persons is None else f"{self.persons:,} persons"
+            console.remark(f"delta {recipe.privacy.delta:g}, the default for {declared}; --delta changes it.")
         if self.test is None:
             console.remark("No test data (--test): the model will not be measured.")
             if recipe.table is not None:
@@ -97,13 +103,37 @@ class OwnData:
                 "About how many records does the data have? Add --size 2000: a public number, which may be rounded. "
                 "privet does not count the records, because the exact number may itself be private."
             )
-        return Promise(epsilon=self.epsilon, delta=self.delta, train_size=size)
+        return Promise(epsilon=self.epsilon, delta=self.delta, train_size=size, persons=self._persons())
+
+    def _persons(self) -> Persons | None:
+        from privet.errors import RecipeError
+        from privet.runs.recipes.own_data_defaults import Persons
+
+        if self.person is None:
+            self._refuse(("persons", "records_per_person", "sample"), "goes with --person COLUMN")
+            return None
+        if self.persons is None:
+            raise RecipeError(
+                "About how many persons are the records about? Add --persons 500: a public number, which may be "
+                "rounded. privet does not count them, because the exact number may itself be private."
+            )
+        if self.records_per_person is None:
+            console.remark(
+                f"At most {_RECORDS_PER_PERSON} records of a person take part; --records-per-person changes it."
+            )
+        return Persons(
+            column=self.person,
+            num_persons=self.persons,
+            max_records=self.records_per_person or _RECORDS_PER_PERSON,
+            draws_records=self.sample == "records",
+        )
 
     def _table(self, path: Path) -> dict[str, Any]:
         from privet.errors import RecipeError
         from privet.runs.recipes.own_data_defaults import table_recipe
 
         self._refuse(("classes", "image_size", "channels"), "is for images, and this is a table")
+        self._refuse(("model", "length"), "is for texts: name their column with --text")
         if self.target is None:
             raise RecipeError("Which column should the model predict? Add --target NAME.")
         delimiter = self.delimiter or ("\t" if ".tsv" in path.name.lower() else ",")
@@ -135,7 +165,7 @@ class OwnData:
             if schema.left_out:
                 console.remark(f"Columns left out, constant or with too many words: {', '.join(schema.left_out)}.")
             return schema
-        text = schema_to_write(path, target=target, delimiter=delimiter)
+        text = schema_to_write(path, target=target, delimiter=delimiter, person=self.person)
         raise RecipeError(
             "Ranges and categories must be declared, because learning them from the records would not be private. Save "
             "this as schema.toml, replace every ?, and add --schema schema.toml:\n\n"
@@ -150,7 +180,21 @@ class OwnData:
         from privet.runs.recipes.own_data_defaults import image_recipe
 
         self._refuse(
-            ("target", "schema", "public_sample", "delimiter", "decimal"), "is for a table, and this is a folder"
+            (
+                "target",
+                "schema",
+                "public_sample",
+                "delimiter",
+                "decimal",
+                "person",
+                "persons",
+                "records_per_person",
+                "sample",
+                "text",
+                "model",
+                "length",
+            ),
+            "is for a table, and this is a folder",
         )
         found = folder_classes(path) if self.classes is None else tuple(self.classes.split(","))
         if not found:
@@ -227,8 +271,19 @@ _OPTIONS = (
     _option("--public-sample", kind=_FILE, help_text="Own table: public records to derive ranges from."),
     _option("--delimiter", help_text="Own table: the character between cells."),
     _option("--decimal", kind=click.Choice([".", ","]), help_text="Own table: decimal mark; a point by default."),
+    _option("--person", help_text="Own table: the column that names a record's person, who is then protected."),
+    _option("--persons", kind=int, help_text="With --person: approximate number of persons; public."),
+    _option("--records-per-person", kind=int, help_text="With --person: the most records of one; 8 by default."),
+    _option(
+        "--sample",
+        kind=click.Choice(["persons", "records"]),
+        help_text="With --person: draw persons (default) or records.",
+    ),
     _option("--classes", help_text="Own images: sub-folders to use, as in cat,dog; all by default."),
     _option("--image-size", help_text="Own images: size of the resized images; 32x32 by default."),
+    _option("--text", help_text="Own table of texts: the column with the text; needs --model and --classes."),
+    _option("--model", kind=click.Path(exists=True), help_text="Own texts: folder of an encoder of transformers."),
+    _option("--length", kind=int, help_text="Own texts: declared tokens of a record; 128 by default."),
     _option("--channels", kind=click.Choice(["grey", "colour"]), help_text="Own images: colour by default."),
 )
 

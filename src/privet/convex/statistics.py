@@ -28,8 +28,8 @@ from privet.mechanism.events import DpEvent
 from privet.mechanism.noise import calibrated_multiplier
 from privet.training.randomness import Streams
 from privet.training.release import BoundedTensors, ChargedRelease, Part
-from privet.training.units import check_unit, declared_rows
-from privet.vocabulary import Adjacency, Release, Unit
+from privet.training.units import declared_rows
+from privet.vocabulary import Adjacency, Release, Unit, one_item_of
 
 _ROWS_AT_ONCE = 8192
 
@@ -145,7 +145,8 @@ class SufficientStatistics:
         """
         if len(inputs) != len(labels):
             raise DataError("inputs and labels must be pairs, one label per record, and their numbers differ.")
-        check_unit(declared_rows(TensorDataset(inputs, labels), one_per_person=one_record_per_person), self.unit)
+        rows = declared_rows(TensorDataset(inputs, labels), one_per_person=one_record_per_person)
+        one_item_of(rows).check(self.unit)
         streams = Streams.new(inputs.device, seed=seed)
         generator = torch.Generator(inputs.device).manual_seed(int(streams.masks.integers(2**63)))
         drawn = self.features.draw(inputs[0:1].flatten(1).shape[1], generator)

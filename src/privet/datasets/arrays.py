@@ -24,11 +24,13 @@ class ArrayDataset(Dataset[tuple[Tensor, Tensor]]):
         features: one row per example, with any further axes.
         labels: one row per example: class numbers, or targets of shape (examples, outputs) for a regression.
         one_item: the unit of privacy that one example is.
+        persons: the person of each example, for data whose records name their owner.
     """
 
     features: Tensor
     labels: Tensor
     one_item: OneItem = ONE_RECORD
+    persons: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, tensor in (("features", self.features), ("labels", self.labels)):
@@ -93,7 +95,11 @@ class ArrayDataset(Dataset[tuple[Tensor, Tensor]]):
 
     def rows(self, chosen: Tensor) -> ArrayDataset:
         """Return a data set of some examples, selected by distinct positions or by a boolean mask."""
-        return replace(self, features=self.features[chosen], labels=self.labels[chosen])
+        persons = self.persons
+        if persons is not None:
+            places = torch.arange(len(self))[chosen.cpu()].tolist()
+            persons = tuple(persons[place] for place in places)
+        return replace(self, features=self.features[chosen], labels=self.labels[chosen], persons=persons)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

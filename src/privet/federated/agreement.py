@@ -80,6 +80,11 @@ class Agreement:
             )
 
     def _check_rounds(self, name: str) -> None:
+        if not self.plan.noise.is_independent:
+            raise PlanError(
+                f"{type(self.plan.noise).__name__} correlates the noise of different steps, which parties and "
+                "coordinator draw apart. Use Gaussian."
+            )
         length, sampling = self.contribution.steps_per_round, self.plan.sampling
         if sampling.steps_per_round != 1 or self.plan.num_steps % length:
             raise PlanError(

@@ -27,6 +27,7 @@ from privet.plan import Plan
 from privet.training.batching import MapDataset, check_dataset
 from privet.training.folder import RunFolder, RunState
 from privet.training.performance import Performance, chosen_performance
+from privet.training.persons import persons_of
 from privet.training.randomness import Streams
 from privet.training.release import ChargedRelease, Noisy
 from privet.training.start import privatize
@@ -74,11 +75,12 @@ class PartyFolder(RunFolder):
 
     weights: Tensor | None = None
 
-    def restore(self, state: RunState, *, plan: Plan, ledger: Ledger, dataset: MapDataset) -> None:
+    def restore(self, state: RunState, *, plan: Plan, ledger: Ledger, dataset: MapDataset | None) -> bool:
         """Restore the party's newest checkpoint, then replace its weights by the federation's."""
-        super().restore(state, plan=plan, ledger=ledger, dataset=dataset)
+        was_restored = super().restore(state, plan=plan, ledger=ledger, dataset=dataset)
         if self.weights is not None:
             write_weights(state.model, self.weights)
+        return was_restored
 
 
 class Party:
@@ -124,9 +126,13 @@ class Party:
         records = check_dataset(dataset)
         # with Unit.CLIENT the whole party is the unit, so its items may be of any kind
         if agreement.plan.unit is not Unit.CLIENT:
-            records = check_unit(records, agreement.plan.unit)
+            records = check_unit(records, agreement.plan)
+        persons = persons_of(agreement.plan.sampling, records)
         self._records = Records(
-            dataset=records, losses=losses, physical_batch_size=self._performance.physical_batch_size
+            dataset=records if persons is None else persons.dataset.records,
+            losses=losses,
+            physical_batch_size=self._performance.physical_batch_size,
+            persons=persons,
         )
         if len(self._records) > agreement.max_records:
             raise DataError(
@@ -234,7 +240,7 @@ class Party:
             if ledger.charged_rounds >= plan.num_rounds:
                 return None
             with ChargedRelease[Tensor](ledger, plan.round_event) as release:
-                indices = next(plan.sampling.round_batches(len(self._records), self._streams(number).sampling))
+                indices = self._records.drawn(plan.sampling, self._streams(number))
                 found = self._sums().clipped_sum(
                     indices,
                     rule=rule,

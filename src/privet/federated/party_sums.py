@@ -19,14 +19,18 @@ from privet.mechanism.clipping import ClippingRule, FixedRun
 from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Noise
+from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import MapDataset, split, tensors_held
 from privet.training.evidence import EvidenceRecorder
 from privet.training.launch.replay import EagerLauncher
 from privet.training.loading import fetch, in_process
 from privet.training.loop_events import Events
+from privet.training.persons import PersonDraws
 from privet.training.preflight.preflight import Preflight
-from privet.training.summing import LogicalBatch, Summation
+from privet.training.randomness import Streams
+from privet.training.reading import Indices
+from privet.training.summing import LogicalBatch, Summation, examples_at_once
 from privet.training.trained import trainable_parameters
 from privet.training.weight_watch.guard import LoopGuard
 
@@ -35,11 +39,29 @@ LossFunction = Callable[..., Tensor]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Records:
-    """A party's records and its loss function. Secret."""
+    """A party's records and its loss function. Secret.
+
+    Attributes:
+        dataset: What is read; one item is one record.
+        losses: Maps the items of a batch to one loss each.
+        physical_batch_size: The number of records in one forward pass.
+        persons: Draws records of persons; None if items are drawn as they are.
+    """
 
     dataset: MapDataset
     losses: LossFunction
     physical_batch_size: int
+    persons: PersonDraws | None = None
+
+    @property
+    def records_per_item(self) -> int:
+        return 1 if self.persons is None else self.persons.contribution.records_per_item
+
+    def drawn(self, sampling: Sampling, streams: Streams) -> Indices:
+        """Draw the batch of a round with one step."""
+        if self.persons is None:
+            return next(sampling.round_batches(len(self), streams.sampling))
+        return next(self.persons.round(streams.sampling, streams.records))
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -102,8 +124,11 @@ class PartySums:
         guard = LoopGuard(self._model, optimizer, found=lambda: ledger.note_unexplained_change(step=number))
         evidence = EvidenceRecorder(ledger=ledger, watch=self._watch, preflight=self._preflight)
         events = Events.of([guard, evidence])
+        at_once = examples_at_once(self._records.physical_batch_size, self._records.records_per_item)
         summation = Summation(
-            loader=in_process(self._records.dataset, None, self._device),
+            loader=in_process(
+                self._records.dataset, None, self._device, records_per_item=self._records.records_per_item
+            ),
             device=self._device,
             engine=self._engine,
             launcher=EagerLauncher(),
@@ -111,13 +136,15 @@ class PartySums:
             preflight=self._preflight,
             clipping=FixedRun(rule=rule),
             events=events,
-            physical_batch_size=self._records.physical_batch_size,
-            usual_size=self._records.physical_batch_size,
+            physical_batch_size=at_once,
+            usual_size=at_once,
+            records_per_item=self._records.records_per_item,
             cuts=False,  # a process may serve one round only: its sums must not depend on earlier rounds
         )
         batch = LogicalBatch(summation, indices, rule=rule, clipped=total, index=number, steps_taken=number)
         try:
             batch.accumulate(self._records.losses)
+            batch.check_complete()
             for notify in events.before_noise:
                 notify(total, noise)
         finally:

@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
 from privet.errors import UnsupportedModel
-from privet.isolation.asking import ASKING
+from privet.isolation.asking import Calls
 from privet.isolation.lines import is_inner, user_line
 
 _MADE = "_privet_made_by"  # on results of a checkpointed part: which part, and the number of the call
@@ -101,7 +100,7 @@ def _compared(compute: Callable[..., Any], calls: list[tuple[Any, ...]]) -> Call
     return again
 
 
-class Comparing(TorchFunctionMode):
+class Comparing(Calls):
     """Compares a recomputation with the first computation, call by call.
 
     Guarantee:
@@ -115,13 +114,8 @@ class Comparing(TorchFunctionMode):
         super().__init__()
         self._calls, self._number = calls, 0
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compare the call, then carry it out."""
-        kwargs = kwargs or {}
-        if func in ASKING:
-            return func(*args, **kwargs)
         call, number = _described(func, args, kwargs, _MADE_AGAIN), self._number
         if number >= len(self._calls) or not _is_same(self._calls[number], call, id(self._calls)):
             raise UnsupportedModel(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from privet.isolation.signs import Function
 
@@ -49,3 +52,17 @@ def writes(function: Function) -> bool:
     """Tell by its name whether a function changes its first argument."""
     name = getattr(function, "__name__", "")
     return name == "__setitem__" or name.startswith("__i") or (name[-1:] == "_" and name[-2:] != "__")
+
+
+class Calls(TorchFunctionMode):
+    """Sees the calls of torch's functions, apart from those that only ask."""
+
+    def __torch_function__(
+        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        return func(*args, **named) if func in ASKING else self.called(func, args, named)
+
+    def called(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carry out a call."""
+        raise NotImplementedError

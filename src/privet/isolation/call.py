@@ -9,7 +9,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from privet.isolation.place import Place, Shape, Spec, Verdict, aligned, met
+from privet.isolation.place import NoRule, Place, Shape, Spec, Verdict, aligned, met
 
 _MISSING = object()
 
@@ -73,6 +73,12 @@ class Call:
         """The shape of the first result."""
         return self.out_specs[0].shape
 
+    def first(self) -> tuple[Spec, Place]:
+        """Return the first argument and its place, for rules that are asked only if it holds examples."""
+        spec: Spec = self.args[0]
+        assert spec.place is not None
+        return spec, spec.place
+
     def everywhere(self, verdict: Verdict) -> list[Verdict]:
         """Return the same verdict for every result."""
         return [verdict] * len(self.out_specs)
@@ -92,6 +98,23 @@ def specs_in(values: Sequence[Any]) -> list[Spec]:
         elif kind is list or kind is tuple:
             found += [item for item in value if isinstance(item, Spec)]
     return found
+
+
+def beside_public(public: str, kept: str, otherwise: str) -> Rule:
+    """Return the rule of results that lie as one argument does, if another is public: a table, or slopes of channels.
+
+    Args:
+        public: The argument that must be public.
+        kept: The argument that says where the examples lie.
+        otherwise: Why there is no rule if the first depends on the examples.
+    """
+
+    def rule(call: Call) -> Sequence[Verdict]:
+        if call.arg(public).verdict is not None:
+            raise NoRule(otherwise)
+        return call.everywhere(call.arg(kept).verdict)
+
+    return rule
 
 
 def private(specs: Sequence[Spec]) -> list[tuple[Spec, Place]]:

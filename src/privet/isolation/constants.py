@@ -52,6 +52,7 @@ def numbers_of(tensor: Tensor) -> bytes | OnDevice | None:
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # these are not the program's
             if tensor.device.type != "cpu":
                 return OnDevice(tensor)
-            return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+            # of a copy: numpy pins the memory that it looks into, and gathered parameters give theirs back
+            return bytes(tensor.detach().clone().contiguous().view(-1).view(torch.uint8).numpy())
     except (RuntimeError, NotImplementedError, TypeError):  # inside transforms of functions tensors have no numbers
         return None

@@ -297,8 +297,9 @@ class Follower(Acting):
         self._num_made += len(outputs)
         self._num_nodes = _num_nodes()
 
-    def after_known(self, output: Tensor) -> None:
-        """Number the only result of a call that was recognised."""
+    def after_known(self, output: Tensor, *, is_use: bool) -> None:
+        """Number the only result of a call that was recognised; ``is_use`` if a parameter met the examples in it."""
+        self._num_uses += is_use  # without gradients a known call makes no use
         if self._hooks is not None:
             self._suspicions.repeatable.note_results((output,))
         setattr(output, self._attribute, next(self._serials))

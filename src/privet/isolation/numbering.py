@@ -14,7 +14,8 @@ def count(call: Call) -> None:
         call.out_specs[0].iota = (0, step)
 
 
-_NUMBERING = {"topk": 1, "sort": 1, "argmax": 0, "argmin": 0}  # which result numbers places along an axis
+# Which result numbers places along an axis.
+_NUMBERING = {"topk": 1, "sort": 1, "argmax": 0, "argmin": 0, "max": 1, "min": 1, "median": 1, "kthvalue": 1, "mode": 1}
 _KEEPING = frozenset(
     [
         "view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "transpose", "t", "permute", "slice", "select",
@@ -26,6 +27,8 @@ _KEEPING = frozenset(
 def limit(call: Call) -> None:
     """Remember of results that their numbers are whole, not negative and below a bound: they number places."""
     first = call.args[0] if call.args else None
+    if call.name in ("cat", "stack"):
+        _limit_joined(call)
     if not isinstance(first, Spec):
         return
     number = _NUMBERING.get(call.name)
@@ -36,6 +39,13 @@ def limit(call: Call) -> None:
     elif call.name in _KEEPING and first.below is not None and not first.was_written:
         for out in call.out_specs:
             out.below = first.below
+
+
+def _limit_joined(call: Call) -> None:
+    bounds = [None if spec.was_written else spec.below for spec in call.specs]
+    known = [bound for bound in bounds if bound is not None]
+    if known and len(known) == len(bounds):
+        call.out_specs[0].below = max(known)
 
 
 def keep_counting(call: Call, name: str) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
-from torch.overrides import TorchFunctionMode
 
 from privet.errors import ArgumentError, LossError, UnsupportedModel
-from privet.isolation.asking import ASKING
+from privet.isolation.asking import Calls
 from privet.isolation.backward import followed
 from privet.isolation.follow import Follower
 from privet.isolation.parts import tensors_of, with_tensors
@@ -187,19 +186,14 @@ def _follow_back(losses: Tensor, follower: Follower) -> Sequence[str]:
     return watch.evidence.tried
 
 
-class _Calls(TorchFunctionMode):
+class _Calls(Calls):
     """Shows a follower the calls that hand numbers to Python without an operation."""
 
     def __init__(self, follower: Follower) -> None:
         super().__init__()
         self._follower = follower
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in ASKING:
-            return func(*args, **kwargs)
+    def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._follower.before(func, args, kwargs)
         result = func(*args, **kwargs)
         self._follower.after(tensors_of(result))

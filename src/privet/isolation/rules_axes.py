@@ -62,9 +62,7 @@ def along(call: Call) -> Sequence[Verdict]:
 
 def renormed(call: Call) -> Sequence[Verdict]:
     """Every slice along one axis is scaled by its own norm, over all other axes."""
-    spec: Spec = call.args[0]
-    place = spec.place
-    assert place is not None
+    spec, place = call.first()
     if not place.is_single and place.axis != int(call.arg("dim")) % spec.ndim:
         raise Mixes("it reduces over the examples")
     return call.everywhere(place)
@@ -72,9 +70,7 @@ def renormed(call: Call) -> Sequence[Verdict]:
 
 def sorting(call: Call) -> Sequence[Verdict]:
     """Sorting along an axis; where the examples themselves are sorted, their rows travel."""
-    spec: Spec = call.args[0]
-    place = spec.place
-    assert place is not None
+    spec, place = call.first()
     axis = int(call.arg("dim")) % max(spec.ndim, 1) if call.has("dim") else 0
     if not place.is_single and place.axis == axis:
         if is_within(_PACKING):
@@ -136,9 +132,7 @@ def crossed(call: Call) -> Sequence[Verdict]:
 
 def triangle(call: Call) -> Sequence[Verdict]:
     """Zeros above or below a diagonal, which is a matter of the last two axes."""
-    spec: Spec = call.args[0]
-    place = spec.place
-    assert place is not None
+    spec, place = call.first()
     if not place.is_single and place.axis >= spec.ndim - 2:
         raise Mixes("what becomes of an example depends on its place in the batch")
     return call.everywhere(place)
@@ -157,9 +151,7 @@ def constant_pad(call: Call) -> Sequence[Verdict]:
 
 def unfolded(call: Call) -> Sequence[Verdict]:
     """Windows along one axis, which become a new last axis."""
-    spec: Spec = call.args[0]
-    place = spec.place
-    assert place is not None
+    spec, place = call.first()
     if not place.is_single and place.axis == int(call.arg("dimension")) % spec.ndim:
         raise Mixes("its windows hold several examples")
     return call.everywhere(place)

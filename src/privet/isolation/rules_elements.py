@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from privet.isolation.call import Call, Rule, broadcast, private
+from privet.isolation.call import Call, Rule, beside_public, broadcast, private
 from privet.isolation.place import Mixes, NoRule, Spec, Verdict, met
 
 _NO_REDUCTION = 0
@@ -96,14 +96,6 @@ def bucket(call: Call) -> Sequence[Verdict]:
     if not place.is_single and (not has_rows or place.axis == borders.ndim - 1):
         raise Mixes("the borders are other examples")
     return call.everywhere(met([found for _, found in private([borders, values])]))
-
-
-def slope_by_channel(call: Call) -> Sequence[Verdict]:
-    """A slope for every channel, which is the second axis."""
-    spec, slope = call.args[0], call.args[1]
-    if slope.verdict is not None:
-        raise NoRule("its slopes depend on the examples")
-    return call.everywhere(spec.verdict)
 
 
 def rows_drawn(call: Call) -> Sequence[Verdict]:
@@ -285,5 +277,5 @@ RULES: dict[str, Rule] = {
     "bucketize": bucket,
     "searchsorted": bucket,
     "multinomial": rows_drawn,
-    "prelu": slope_by_channel,
+    "prelu": beside_public("weight", "self", "its slopes depend on the examples"),
 }

@@ -7,19 +7,11 @@ from typing import Any
 
 import torch
 
-from privet.isolation.call import Call, Rule, private
+from privet.isolation.call import Call, Rule, beside_public, private
 from privet.isolation.place import Mixes, NoRule, Place, Shape, Spec, Verdict, met
 from privet.isolation.rules_rows import chosen_numbers, masked_rows
 
 _MASKS = (torch.bool, torch.uint8)
-
-
-def table(call: Call) -> Sequence[Verdict]:
-    """Rows of a public table, in the order of the numbers."""
-    weight, numbers = call.args[0], call.args[1]
-    if weight.verdict is not None:
-        raise NoRule("the table depends on the examples")
-    return call.everywhere(numbers.verdict)
 
 
 def bags(call: Call) -> Sequence[Verdict]:
@@ -277,7 +269,7 @@ TRAVELLING = [
 ]
 
 RULES: dict[str, Rule] = {
-    "embedding": table,
+    "embedding": beside_public("weight", "indices", "the table depends on the examples"),
     "_embedding_bag": bags,
     "_embedding_bag_forward_only": bags,
     "take": taken,

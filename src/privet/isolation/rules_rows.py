@@ -39,9 +39,7 @@ _SEVERAL = 3
 
 def sorted_rows(call: Call) -> Sequence[Verdict]:
     """``sort`` of a vector along the examples: its keys in order, and where they came from."""
-    spec: Spec = call.args[0]
-    place = spec.place
-    assert place is not None
+    spec, place = call.first()
     is_ascending = not (call.has("descending") and call.arg("descending"))
     key = spec.serial if is_ascending and not spec.was_written else -1
     rows = Rows(0, next(_ORDERS), place.at(0), Role.NUMBERS, key=key, is_all=True)
@@ -64,8 +62,14 @@ def chosen_numbers(call: Call) -> Sequence[Verdict]:
 
 
 def masked_rows(spec: Spec, mask: Spec) -> Rows | None:
-    """Return the finding on ``x[mask]``: the chosen rows; None where the mask does not lie as the examples do."""
+    """Return the finding on ``x[mask]``: the chosen rows; None where the mask does not lie as the examples do.
+
+    A public mask with one entry for each example chooses some of the examples, whatever its numbers are. With more
+    entries it could choose from tensors in which the examples lie at different places.
+    """
     place, width = mask.place, mask.ndim
+    if mask.verdict is None and spec.place is not None and (spec.place.before, spec.place.after) == (1, 1):
+        place = spec.place if width == 1 and spec.place.axis == 0 else None
     if place is None or place.is_single or width == 0 or mask.was_written or mask.serial < 0:
         return None
     if spec.place != place or spec.shape[:width] != mask.shape:
@@ -77,12 +81,16 @@ def masked_rows(spec: Spec, mask: Spec) -> Rows | None:
 def put_by_mask(into: Spec, mask: Spec, values: Spec) -> Place | None:
     """Return the place after ``x[mask] = rows`` with rows that were chosen by the same mask; None for other values."""
     rows = values.verdict
-    if not isinstance(rows, Rows) or mask.was_written or mask.dtype not in _MASKS or mask.place is None:
+    if not isinstance(rows, Rows) or mask.was_written or mask.dtype not in _MASKS or isinstance(mask.verdict, Rows):
+        return None
+    # a vector that is public lies as the rows did that it chose
+    place = rows.origin.at(0) if mask.verdict is None and mask.ndim == 1 else mask.place
+    if place is None:
         return None
     is_same = rows.order == -mask.serial - 1 and rows.axis in (0, -1) and rows.role is Role.CONTENT
     is_wide = values.ndim == into.ndim - mask.ndim + 1 + rows.axis * (rows.axis < 0)
     is_wide = is_wide and into.shape[: mask.ndim] == mask.shape
-    return mask.place if is_same and is_wide and into.verdict in (None, mask.place) else None
+    return place if is_same and is_wide and into.verdict in (None, place) else None
 
 
 def counts_of(spec: Spec, call: Call) -> Rows | None:
@@ -120,7 +128,8 @@ def travelling(call: Call, rule: Callable[[Call], Sequence[Verdict]] | None) -> 
     first = rows[0]
     if any(verdict.role not in (Role.CONTENT, Role.SORTED) for verdict in rows):
         raise Mixes(_RANK)
-    if len(rows) < len(found) or any(verdict.order != first.order for verdict in rows):
+    is_one_order = all(verdict.order == first.order and verdict.origin.same_examples(first.origin) for verdict in rows)
+    if len(rows) < len(found) or not is_one_order:
         raise Mixes("rows in an order that the examples give meet rows in another")
     if rule is None:
         raise NoRule("it has no rule")

@@ -60,6 +60,8 @@ _CUTTING = frozenset(["slice", "select"])
 _IDEMPOTENT = frozenset(["max", "min", "amax", "amin", "any", "all"])
 # Arguments that give lengths: their effect shows in the shapes of the results.
 _LENGTHS = frozenset(["size", "shape", "split_size", "split_sizes", "repeats", "stride", "end", "N"])
+# Those that some operations have besides: channels over groups are the channels of a filter, or of a result.
+_SHOWN_BESIDES = {"convolution": frozenset(["groups"]), "convolution_backward": frozenset(["groups"])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +320,8 @@ def _arguments_differ(one: Call, other: Call) -> bool:
         return True
     given = [(names[number], *pair) for number, pair in enumerate(zip(one.args, other.args, strict=True))]
     given += [(name, value, other.kwargs[name]) for name, value in one.kwargs.items()]
-    return any(_differ(value, same) for name, value, same in given if name not in _LENGTHS)
+    shown = _LENGTHS | _SHOWN_BESIDES.get(one.name, frozenset())
+    return any(_differ(value, same) for name, value, same in given if name not in shown)
 
 
 def _differ(one: Any, other: Any) -> bool:

@@ -333,10 +333,7 @@ class _Uncompiled(Tracer):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return True
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return self._follow(func, args, kwargs or {})
+    __torch_dispatch__ = Tracer.__torch_dispatch__  # torch keeps its compiler from functions of the class itself alone
 
 
 def tracer(num_examples: int, first_seen: Callable[[Tensor], Verdict], *, slot: int = 0) -> Tracer:

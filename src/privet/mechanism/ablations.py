@@ -16,7 +16,8 @@ from privet import checks
 from privet.errors import PlanError
 from privet.mechanism.clipping import BoundRule, ClippingRun, FixedClipping, FixedRun, shared_bounds
 from privet.mechanism.layout import Layout
-from privet.mechanism.noise import FixedNoise, NoiseFamily, NoiseRun
+from privet.mechanism.noise import Array, FixedNoise, NoiseFamily, NoiseRun, newest_alone
+from privet.mechanism.sampling import Sampling
 from privet.mechanism.sensitivity import Norm, Sensitivity
 from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 
@@ -81,6 +82,14 @@ class NoNoise:
     is_spherical: ClassVar[bool] = False
     is_recordable: ClassVar[bool] = False
     is_fixed: ClassVar[bool] = True
+    is_independent: ClassVar[bool] = True
+    scale: ClassVar[float] = 1.0
+
+    def weights(self, steps: int) -> Array:
+        return newest_alone(steps)
+
+    def refusal(self, sampling: Sampling) -> str | None:
+        return None
 
     def event(self) -> DpEvent:
         return NonPrivateDpEvent()

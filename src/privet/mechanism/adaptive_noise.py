@@ -229,13 +229,12 @@ class AdaptiveGaussianRun:
         bounds = clipped.sensitivity.bounds
         std = multiplier / math.sqrt(1 - share) * clipped.sensitivity.total
         source.add_normal(clipped.flat, std)
-        limits, stds, squares_std = list(bounds), [std] * len(bounds), 0.0
+        limits, stds, squares_std = bounds, (std,) * len(bounds), 0.0
         if squares is not None:
             limit = squares_bound(bounds)
             squares_std = multiplier / math.sqrt(share) * limit
             source.add_normal(squares, squares_std)
-            limits.append(limit)
-            stds.append(squares_std)
+            limits, stds = (*limits, limit), (*stds, squares_std)
         self._learn(clipped, frame, std, squares, squares_std)
         frame.rescale_(clipped.flat, power=1 - 2 * self.noise.preconditioning)
         return PrivateSum(
@@ -253,6 +252,9 @@ class AdaptiveGaussianRun:
         found = None if squares is None else squares.cpu().numpy()
         self._squares = None
         self.learning.note(self._step, released, noise, found, squares_std)
+
+    def restart(self) -> None:
+        """Do nothing: every step has noise of its own."""
 
     def state(self) -> State:
         return self.learning.state()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -113,6 +114,9 @@ class AdaptiveQuantileRun:
         if self._count is None:
             raise LoopError("Clipping has no open step. Call begin() at the start of every step.")
         return self._count
+
+    def unreleased(self) -> Sequence[Tensor]:
+        return (self._counted(),)
 
     def release(self, event: DpEvent, source: NormalSource) -> DpEvent:
         """Release the noisy counts and move the thresholds; see :meth:`ClippingRun.release`.

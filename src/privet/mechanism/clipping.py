@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
@@ -56,6 +56,13 @@ class ClippingRun(Protocol):
 
     def watch(self, norms: Tensor) -> None:
         """Record statistics of the norms ``[batch, group]`` of one physical batch; they are secret."""
+        ...
+
+    def unreleased(self) -> Sequence[Tensor]:
+        """Return the secret statistics of the current step that :meth:`release` adds noise to.
+
+        They are sums over examples. Ranks that share out the examples of a step add them up in place before.
+        """
         ...
 
     def release(self, event: DpEvent, source: NormalSource) -> DpEvent:
@@ -131,6 +138,9 @@ class FixedRun:
         return self.rule
 
     def watch(self, norms: Tensor) -> None: ...
+
+    def unreleased(self) -> Sequence[Tensor]:
+        return ()
 
     def release(self, event: DpEvent, source: NormalSource) -> DpEvent:
         return event

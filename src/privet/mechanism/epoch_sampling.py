@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _PARTITION_CHILD = 0x70617274
 
 
-class DealtBatches(SamplingDefaults):
-    """A sampler that partitions all examples into the batches of an epoch, which share one event."""
+class EpochBatches(SamplingDefaults):
+    """A sampler whose rounds are epochs, in which an example is in one of ``batches`` batches."""
 
     batches: int
     epochs: int
@@ -35,13 +35,15 @@ class DealtBatches(SamplingDefaults):
     def steps_per_round(self) -> int:
         return self.batches
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.batches
+    steps_per_epoch = steps_per_round
 
     @property
     def inclusion(self) -> float:
         return 1 / self.batches
+
+
+class DealtBatches(EpochBatches):
+    """A sampler that partitions all examples into the batches of an epoch, which share one event."""
 
     def refusal(self, adjacency: Adjacency) -> str | None:
         if adjacency is Adjacency.ADD_REMOVE:
@@ -153,6 +155,10 @@ class Cyclic(DealtBatches):
         return not self.secret_partition
 
     @property
+    def separation(self) -> int:
+        return self.batches
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         if self.secret_partition:
             return ("each epoch uses every record at most once, in batches dealt by a secret key",)
@@ -174,11 +180,11 @@ class Cyclic(DealtBatches):
             for place in range(self.batches):
                 yield np.arange(place, num_examples, self.batches, dtype=np.int64)
             return
-        order = _partition_generator(rng).permutation(num_examples).astype(np.int64)
+        order = partition_generator(rng).permutation(num_examples).astype(np.int64)
         yield from np.array_split(order, self.batches)
 
 
-def _partition_generator(rng: np.random.Generator) -> np.random.Generator:
+def partition_generator(rng: np.random.Generator) -> np.random.Generator:
     """Return a new generator that depends on the key of ``rng`` only, not on earlier draws."""
     key = rng.bit_generator.seed_seq
     if not isinstance(key, np.random.SeedSequence):

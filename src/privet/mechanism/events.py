@@ -21,6 +21,12 @@ from dp_accounting import dp_event
 
 from privet import checks
 from privet.errors import AccountingError, ArgumentError
+from privet.mechanism.further_events import L2LaplaceDpEvent as L2LaplaceDpEvent
+from privet.mechanism.further_events import ProductLaplaceDpEvent as ProductLaplaceDpEvent
+from privet.mechanism.further_events import PureDpEvent as PureDpEvent
+from privet.mechanism.further_events import RandomAllocationDpEvent as RandomAllocationDpEvent
+from privet.mechanism.further_events import SampledRecordsDpEvent as SampledRecordsDpEvent
+from privet.mechanism.further_events import TotalVariationDpEvent as TotalVariationDpEvent
 
 DpEvent: TypeAlias = dp_event.DpEvent
 
@@ -30,60 +36,6 @@ MAX_COUNT = 2**53
 _INFINITY = "infinity"
 _TYPE = "type"
 _REL_TOL = 1e-9
-
-
-@dataclass(frozen=True, kw_only=True)
-class PureDpEvent(dp_event.DpEvent):  # type: ignore[misc]
-    """A release with a pure guarantee and no further known structure.
-
-    Attributes:
-        epsilon: Bound on the log-ratio of probabilities if one unit is added, removed or blanked. Replacing a unit is
-            blanking one and adding another, so it is charged twice this bound.
-    """
-
-    epsilon: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class TotalVariationDpEvent(dp_event.DpEvent):  # type: ignore[misc]
-    """The run differs with at most this probability from the run that the other events describe.
-
-    It is composed with other events and adds ``(1 + exp(epsilon)) * distance`` to their delta: if P and Q are within
-    ``distance`` of P' and Q' in total variation, the hockey-stick divergence of P and Q exceeds that of P' and Q' by at
-    most that amount.
-
-    Attributes:
-        distance: Bound on the total variation distance, for each of the two data sets.
-    """
-
-    distance: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class L2LaplaceDpEvent(dp_event.DpEvent):  # type: ignore[misc]
-    """A release under noise of density ``exp(-length / scale)``.
-
-    Attributes:
-        noise_multiplier: Standard deviation of the noise in each coordinate, ``sqrt(num_coordinates + 1)`` scales,
-            over the bound on the length of one unit's contribution.
-        num_coordinates: Number of coordinates with noise.
-    """
-
-    noise_multiplier: float
-    num_coordinates: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProductLaplaceDpEvent(dp_event.DpEvent):  # type: ignore[misc]
-    """A release under independent Laplace noise, of a sum whose contributions are bounded in l2 norm.
-
-    Attributes:
-        scales: The different scales of the noise over the l2 bound.
-        counts: The number of coordinates of each scale.
-    """
-
-    scales: tuple[float, ...]
-    counts: tuple[int, ...]
 
 
 class _Field(Protocol):
@@ -231,6 +183,11 @@ _KINDS = (
         fields={"source_dataset_size": _Count(minimum=1), "sample_size": _Count(minimum=1), "event": _Part()},
     ),
     _Kind(
+        name="random_allocation",
+        build=RandomAllocationDpEvent,
+        fields={"steps": _Count(minimum=1), "event": _Part()},
+    ),
+    _Kind(
         name="repeat_and_select",
         build=dp_event.RepeatAndSelectDpEvent,
         fields={"event": _Part(), "mean": _RATIO, "shape": _RATIO},
@@ -245,6 +202,11 @@ _KINDS = (
         name="product_laplace",
         build=ProductLaplaceDpEvent,
         fields={"scales": _Vector(item=_RATIO), "counts": _Vector(item=_Count(minimum=1))},
+    ),
+    _Kind(
+        name="sampled_records",
+        build=SampledRecordsDpEvent,
+        fields={"sampling_probability": _PROBABILITY, "num_records": _Count(minimum=1), "noise_multiplier": _RATIO},
     ),
     _Kind(name="total_variation", build=TotalVariationDpEvent, fields={"distance": _PROBABILITY}),
     _Kind(
@@ -366,7 +328,9 @@ def _fuse(multipliers: Sequence[float]) -> float:
     return 1 / math.hypot(*(1 / z for z in informative))
 
 
-def gaussian_event(bounds: Sequence[float], stds: Sequence[float]) -> dp_event.GaussianDpEvent:
+# all steps of a plan have the same bounds and noise, so most calls repeat an earlier one
+@lru_cache(maxsize=256)
+def gaussian_event(bounds: tuple[float, ...], stds: tuple[float, ...]) -> dp_event.GaussianDpEvent:
     """Return the event of adding Gaussian noise to a sum made of groups of coordinates.
 
     Args:
@@ -377,12 +341,6 @@ def gaussian_event(bounds: Sequence[float], stds: Sequence[float]) -> dp_event.G
     Edge cases: a bound of zero reveals nothing, with or without noise; a positive bound without noise gives multiplier
     zero; negative, NaN or infinite bounds, no groups and unequal lengths raise ``ArgumentError``.
     """
-    return _gaussian_event(tuple(bounds), tuple(stds))
-
-
-# all steps of a plan have the same bounds and noise, so most calls repeat an earlier one
-@lru_cache(maxsize=256)
-def _gaussian_event(bounds: tuple[float, ...], stds: tuple[float, ...]) -> dp_event.GaussianDpEvent:
     if len(bounds) != len(stds) or len(bounds) == 0:
         raise ArgumentError(f"Every group needs one bound and one std, got {len(bounds)} bounds and {len(stds)} stds.")
     ratios = []

@@ -8,7 +8,8 @@ process. It cannot be built from an event.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from dataclasses import InitVar, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privet import checks
 from privet.errors import ArgumentError
@@ -24,27 +25,32 @@ if TYPE_CHECKING:
 _MAKER = object()
 
 
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """A fact that only the functions of this module state."""
+
+    maker: InitVar[object]
+    how: ClassVar[str]
+
+    def __post_init__(self, maker: object) -> None:
+        if maker is not _MAKER:
+            raise TypeError(self.how)
+
+
 @final
-class ExecutedRound:
+@dataclass(frozen=True, eq=False)
+class ExecutedRound(_Made):
     """The event of one executed round. Only the functions of this module build one."""
 
-    __slots__ = ("_event",)
-
-    def __init__(self, maker: object, event: DpEvent) -> None:
-        if maker is not _MAKER:
-            raise TypeError(
-                "An ExecutedRound cannot be built from an event. Use executed_step, executed_clipping, "
-                "executed_gaussian, executed_together or ExecutedRound.read."
-            )
-        self._event = event
-
-    @property
-    def event(self) -> DpEvent:
-        return self._event
+    event: DpEvent
+    how = (
+        "An ExecutedRound cannot be built from an event. Use executed_step, executed_clipping, executed_gaussian, "
+        "executed_together or ExecutedRound.read."
+    )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, for a message to another process."""
-        return encode_event(self._event)
+        return encode_event(self.event)
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> ExecutedRound:
@@ -66,19 +72,12 @@ def no_evidence(found: object) -> ArgumentError:
 
 
 @final
-class AddedNoise:
+@dataclass(frozen=True, eq=False)
+class AddedNoise(_Made):
     """Evidence that normal noise was added to a vector. Only the functions that draw the noise build it."""
 
-    __slots__ = ("_std",)
-
-    def __init__(self, maker: object, std: float) -> None:
-        if maker is not _MAKER:
-            raise TypeError("AddedNoise is built by add_noise or add_symmetric_noise, which draw the noise.")
-        self._std = std
-
-    @property
-    def std(self) -> float:
-        return self._std
+    std: float
+    how = "AddedNoise is built by add_noise or add_symmetric_noise, which draw the noise."
 
 
 def add_noise(vector: Tensor, *, std: float, source: NormalSource) -> AddedNoise:

@@ -51,6 +51,11 @@ class Kept:
             bits = (coordinates.int() if weights.element_size() == 4 else coordinates.long()).neg_()
         return cls(coordinates=coordinates, weights=weights, index=weights.nonzero().squeeze(1), bits=bits, rows=rows)
 
+    @property
+    def masked_share(self) -> float:
+        """The share of the coordinates that take no part."""
+        return 1 - len(self.index) / len(self.weights)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _ParameterUnits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,3 +61,47 @@ class Layout:
     @cached_property
     def num_groups(self) -> int:
         return max(self.groups) + 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Consecutive coordinates of a vector that a shorter one holds.
+
+    Attributes:
+        start, stop: The coordinates in the whole vector.
+        place: Where the first of them lies in the shorter one.
+    """
+
+    start: int
+    stop: int
+    place: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """The coordinates of a whole vector that one rank holds, in order and without overlap.
+
+    Attributes:
+        total: The length of the whole vector.
+        runs: Where they lie; none of them is empty.
+    """
+
+    total: int
+    runs: tuple[Run, ...]
+
+    @cached_property
+    def _starts(self) -> tuple[int, ...]:
+        return tuple(run.start for run in self.runs)
+
+    def between(self, start: int, stop: int) -> tuple[Run, ...]:
+        """Return the runs, or their parts, within some coordinates of the whole vector, counted from ``start``."""
+        first = max(0, bisect_right(self._starts, start) - 1)
+        found = []
+        for run in self.runs[first : bisect_right(self._starts, stop - 1)]:
+            low, high = max(run.start, start), min(run.stop, stop)
+            if low < high:
+                found.append(Run(start=low - start, stop=high - start, place=run.place + low - run.start))
+        return tuple(found)

@@ -20,6 +20,7 @@ from privet.mechanism.events import gaussian_event
 from privet.mechanism.geometry import Frame, Geometry
 from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
+from privet.mechanism.sampling import Sampling
 from privet.mechanism.sensitivity import Norm, Sensitivity
 from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 
@@ -79,6 +80,10 @@ class NoiseRun(Protocol):
         """Restore a state of the same piece and model."""
         ...
 
+    def restart(self) -> None:
+        """Forget the noise of earlier steps: a new walk over the steps of a session begins with a new round."""
+        ...
+
 
 @runtime_checkable
 class Noise(Protocol):
@@ -92,6 +97,8 @@ class Noise(Protocol):
             units.
         is_recordable: Whether every call of :meth:`add` is a single normal draw whose size depends on the bound only.
         is_fixed: Whether all steps have the same units, and a step releases only the sum.
+        is_independent: Whether the noise of a step is independent of that of all other steps.
+        scale: The size of the independent draws over noise multiplier and bound; 1 for independent noise.
         not_private_because: The reason why no run with this piece is private; None for a private piece.
     """
 
@@ -107,6 +114,18 @@ class Noise(Protocol):
     def is_spherical(self) -> bool: ...
     @property
     def is_recordable(self) -> bool: ...
+    @property
+    def is_independent(self) -> bool: ...
+    @property
+    def scale(self) -> float: ...
+
+    def refusal(self, sampling: Sampling) -> str | None:
+        """Return the reason why rounds of this sampling do not compose under this noise; None if they do."""
+        ...
+
+    def weights(self, steps: int) -> Array:
+        """Return the weights of independent draws in the noise of a step, the newest first; 1 and zeros if no older."""
+        ...
 
     def event(self) -> DpEvent:
         """Return the cost of one release of a clipped sum, before amplification by sampling."""
@@ -153,6 +172,9 @@ class FixedNoise:
         if state:
             raise CheckpointError(f"This noise keeps no state, but the checkpoint has {sorted(state)} for it.")
 
+    def restart(self) -> None:
+        """Do nothing: every step has noise of its own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MultipliedNoise(ABC):
@@ -183,6 +205,20 @@ class MultipliedNoise(ABC):
     @property
     def is_recordable(self) -> bool:
         return False
+
+    @property
+    def is_independent(self) -> bool:
+        return True
+
+    @property
+    def scale(self) -> float:
+        return 1.0
+
+    def weights(self, steps: int) -> Array:
+        return newest_alone(steps)
+
+    def refusal(self, sampling: Sampling) -> str | None:
+        return None
 
     is_fixed: ClassVar[bool] = True
     not_private_because: ClassVar[str | None] = None
@@ -261,6 +297,13 @@ class Gaussian(GaussianNoise):
             event=gaussian_event(bounds=bounds, stds=(std,) * len(bounds)),
             noise_std=std,
         )
+
+
+def newest_alone(steps: int) -> Array:
+    """Return the weights of draws in the noise of a step that has one draw, its own."""
+    found = np.zeros(checks.count("steps", steps))
+    found[0] = 1.0
+    return found
 
 
 def spherical_gaussian_multiplier(noise: Noise) -> float | None:

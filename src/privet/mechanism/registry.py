@@ -13,8 +13,11 @@ from typing import Any
 
 from privet.mechanism.ablations import NoNoise, Unclipped
 from privet.mechanism.adaptive_noise import AdaptiveGaussian, Learning, PastGradients, ReleasedSquares
+from privet.mechanism.balls_in_bins import BallsInBins
 from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
 from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, PerSampleAdaptive, Threshold
+from privet.mechanism.correlated_noise import BandedGaussian, BandedInverseGaussian
+from privet.mechanism.cyclic_poisson import CyclicPoisson
 from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.geometry import Diagonal, Factored, Geometry, Isotropic, PerGroup
 from privet.mechanism.granularity import Blocks, Coordinates, Granularity, Rows
@@ -23,6 +26,7 @@ from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace
 from privet.mechanism.mask_rates import Constant, Cosine, GradualCooling, Linear, RateSchedule
 from privet.mechanism.masking import FrozenMask, Mask, NoMask, RandomMask, SharedRandomMask
 from privet.mechanism.noise import Gaussian, Noise
+from privet.mechanism.persons import BoundedPersons, SampledPersons
 from privet.mechanism.release_masks import ChosenMask, RankedMask
 from privet.mechanism.sampling import FixedSize, FullBatch, Poisson, Sampling
 from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
@@ -51,6 +55,10 @@ SAMPLERS = Pieces(
         "full_batch": FullBatch,
         "shuffle": Shuffle,
         "cyclic": Cyclic,
+        "sampled_persons": SampledPersons,
+        "bounded_persons": BoundedPersons,
+        "cyclic_poisson": CyclicPoisson,
+        "balls_in_bins": BallsInBins,
     },
 )
 CLIPPINGS = Pieces(
@@ -76,6 +84,8 @@ NOISES = Pieces(
         "product_laplace": ProductLaplace,
         "block_l2": BlockL2,
         "adaptive_gaussian": AdaptiveGaussian,
+        "banded_gaussian": BandedGaussian,
+        "banded_inverse_gaussian": BandedInverseGaussian,
     },
 )
 GEOMETRIES = Pieces(

@@ -26,6 +26,8 @@ from privet.vocabulary import Adjacency
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from privet.mechanism.owners import Contribution
+
 
 @runtime_checkable
 class Sampling(Protocol):
@@ -42,14 +44,23 @@ class Sampling(Protocol):
         declared_size: The declared public bound on the number of records; None if the piece declares none.
         has_exact_size: Whether the data must hold exactly ``declared_size`` records.
         has_independent_coins: Whether records join a step independently, so that parties can sample their own records.
+        independent_rate: The probability with which every record joins every step, independent of all other records
+            and steps; None if the coins of different records or steps depend on each other.
+        contribution: How the records of a person take part; None if items of the data set are sampled as they are.
         fixed_batches: The number of disjoint batches, used in the same order in every epoch; None for random batches.
         same_batches_after_restart: Whether a run that is resumed by another process has the same batches.
+        separation: The least number of steps from one use of a record to the next, in one walk over the steps.
         assumptions: The assumptions about the run under which the charge is correct, in words.
     """
 
-    has_exact_size: ClassVar[bool]
-    has_independent_coins: ClassVar[bool]
-
+    @property
+    def has_exact_size(self) -> bool: ...
+    @property
+    def has_independent_coins(self) -> bool: ...
+    @property
+    def independent_rate(self) -> float | None: ...
+    @property
+    def contribution(self) -> Contribution | None: ...
     @property
     def num_rounds(self) -> int: ...
     @property
@@ -68,6 +79,8 @@ class Sampling(Protocol):
     def fixed_batches(self) -> int | None: ...
     @property
     def same_batches_after_restart(self) -> bool: ...
+    @property
+    def separation(self) -> int: ...
     @property
     def assumptions(self) -> tuple[str, ...]: ...
 
@@ -98,7 +111,7 @@ def amplified(sampling: Sampling, event: DpEvent) -> DpEvent:
 
 
 class SamplingDefaults:
-    """Defaults that claim nothing: no limit, no declared size, no independent records, no fixed batches."""
+    """Defaults that claim nothing: no limit, no declared size, no independent records, no persons, no fixed batches."""
 
     @property
     def batch_limit(self) -> int | None:
@@ -112,12 +125,24 @@ class SamplingDefaults:
     has_independent_coins: ClassVar[bool] = False
 
     @property
+    def independent_rate(self) -> float | None:
+        return None
+
+    @property
+    def contribution(self) -> Contribution | None:
+        return None
+
+    @property
     def fixed_batches(self) -> int | None:
         return None
 
     @property
     def same_batches_after_restart(self) -> bool:
         return False
+
+    @property
+    def separation(self) -> int:
+        return 1
 
 
 class RandomBatches(SamplingDefaults, ABC):
@@ -184,14 +209,18 @@ class Poisson(RandomBatches):
         itself private if one record may be added or removed.
         """
         dataset_size, batch_size = checked_sizes(dataset_size, batch_size)
-        num_steps = _steps(dataset_size=dataset_size, batch_size=batch_size, steps=steps, epochs=epochs)
-        return cls(rate=batch_size / dataset_size, steps=num_steps, expected_batch_size=batch_size)
+        total = planned_steps(dataset_size=dataset_size, batch_size=batch_size, steps=steps, epochs=epochs)
+        return cls(rate=batch_size / dataset_size, steps=total, expected_batch_size=batch_size)
 
     @property
     def inclusion(self) -> float:
         return self.rate
 
     has_independent_coins: ClassVar[bool] = True
+
+    @property
+    def independent_rate(self) -> float | None:
+        return self.rate
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -234,6 +263,10 @@ class FullBatch(RandomBatches):
         return 1.0
 
     has_independent_coins: ClassVar[bool] = True
+
+    @property
+    def independent_rate(self) -> float | None:
+        return 1.0
 
     @property
     def fixed_batches(self) -> int | None:
@@ -363,7 +396,8 @@ def checked_sizes(dataset_size: int, batch_size: float) -> tuple[int, float]:
     return dataset_size, batch_size
 
 
-def _steps(*, dataset_size: int, batch_size: float, steps: int | None, epochs: int | None) -> int:
+def planned_steps(*, dataset_size: int, batch_size: float, steps: int | None, epochs: int | None) -> int:
+    """Return the number of steps of a run; epochs are rounded up to whole steps."""
     if (steps is None) == (epochs is None):
         raise ArgumentError(f"Give exactly one of steps and epochs, got steps={steps!r} and epochs={epochs!r}.")
     if steps is not None:

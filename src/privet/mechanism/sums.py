@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol, runtime_checkable
 
 from privet import checks
 from privet.errors import LoopError
@@ -35,6 +36,48 @@ class NormalSource(Protocol):
         ...
 
 
+class Scatter(Protocol):
+    """Adds the sums of all ranks up, and keeps the part of them that this rank holds."""
+
+    def add(self, form: Callable[[int, Tensor], None], flat: Tensor) -> None:
+        """Add this rank's part of the sum over all ranks to ``flat``, parameter by parameter.
+
+        Args:
+            form: Adds what this rank has of the parameter at a position of the layout to zeros in its whole shape.
+                Called once for each, in an order that is the same on all ranks.
+            flat: This rank's part of the sum.
+
+        Guarantee:
+            Every rank takes part for every parameter, whatever it has of it. Nothing is rounded to less than single
+            precision on the way.
+        """
+        ...
+
+    def gathered(self, tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
+        """Hold the numbers of these whole parameters for the length of the block, on all ranks at once."""
+        ...
+
+    def is_any(self, flag: bool) -> bool:
+        """Whether a flag is set on any rank; asked on all ranks at once."""
+        ...
+
+
+@runtime_checkable
+class NumberedSource(NormalSource, Protocol):
+    """A source that can also repeat draws, by their numbers."""
+
+    def new_number(self) -> int:
+        """Return a number that this source has given to nobody."""
+        ...
+
+    def numbered(self, number: int) -> NormalSource:
+        """Return a stream that is the same for the same number and independent of all other draws.
+
+        It is good for one vector, and until the next call.
+        """
+        ...
+
+
 @dataclass(kw_only=True, eq=False)
 class ClippedSum:
     """The sum of clipped per-example gradients of one logical batch, before noise. Secret: never log it, never save it.
@@ -55,6 +98,8 @@ class ClippedSum:
         squares: Sums of squared clipped gradients over rows and columns, in the same units; secret. None if unused.
         places: One tensor per parameter, in the order of the layout, to which engines add instead of ``flat`` while a
             program that returns them is traced; None to add to ``flat``.
+        scatter: Adds the sums of all ranks up where ``flat`` holds this rank's part alone; the layout is that of the
+            whole. None where ``flat`` is the whole sum.
     """
 
     flat: Tensor
@@ -66,6 +111,7 @@ class ClippedSum:
     frame: Frame | None = None
     squares: Tensor | None = None
     places: Sequence[Tensor] | None = None
+    scatter: Scatter | None = None
 
     def part(self, position: int) -> Tensor:
         """Return a view of the sum for the parameter at a position of the layout, in its shape."""

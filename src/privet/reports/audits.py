@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from privet.accounting.guarantee import rounded_up
 from privet.attacks.audit_claim import AuditFinding
-from privet.reports.plots import BLUE, INK, ORANGE, Plot, draw_svg
+from privet.reports.plots import BLUE, INK, ORANGE, Plot
 from privet.runs.run_files import RunFiles, listed, read_result
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def audit_plot(record: AuditRecord) -> Plot:
         name="audit",
         title="Proven lower bounds of the audits, against the claim",
         note="A bar that passes the line proves a fault in the code. A short bar proves nothing.",
-        svg=draw_svg("audit", draw),
+        draw=draw,
         columns=("audit", "num_scores", "num_rounds", "epsilon_at_least", "epsilon_claimed"),
         rows=tuple(
             (float(place + 1), float(one.num_observations), float(one.num_rounds), one.epsilon_bound, one.epsilon_claim)

@@ -15,7 +15,7 @@ from privet.reports.content import RunContent, have_same_data
 from privet.reports.differences import Figure, difference, is_supported, shown_difference, shown_numbers
 from privet.reports.facets import Facet, facets_of
 from privet.reports.page import load_template
-from privet.reports.plots import BLUE, INK, ORANGE, Plot, draw_svg
+from privet.reports.plots import BLUE, INK, ORANGE, Plot
 from privet.reports.run_report import stamps
 from privet.runs.run_files import write_whole
 
@@ -156,7 +156,7 @@ def facet_plot(facet: Facet, runs: Sequence[RunContent]) -> Plot:
         name=facet.key,
         title=facet.name[:1].upper() + facet.name[1:],
         note="Runs in the order of epsilon, not to scale; numbers name the runs, lines are 95 % intervals.",
-        svg=draw_svg(facet.key, draw),
+        draw=draw,
         columns=("run", "epsilon", "value", "low", "high", "n"),
         rows=tuple(
             (float(number), None if math.isinf(eps) else eps, f.value, f.low, f.high, float(f.num_examples))

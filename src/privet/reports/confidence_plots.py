@@ -11,7 +11,7 @@ from privet.accounting.guarantee import trade_off
 from privet.attacks.membership_verdict import MembershipReport
 from privet.effects.reliability import CalibrationReport
 from privet.mechanism.events import DpEvent
-from privet.reports.plots import BLUE, GREEN, INK, ORANGE, PALE, Plot, draw_svg, plain_powers
+from privet.reports.plots import BLUE, GREEN, INK, ORANGE, PALE, Plot, plain_powers
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def reliability_plot(report: CalibrationReport) -> Plot:
         name="reliability",
         title="Reliability of the model's confidence",
         note="Of predictions with confidence 0.8, eight in ten should be correct: bars should end on the line.",
-        svg=draw_svg("reliability", draw),
+        draw=draw,
         columns=("low", "high", "num_examples", "confidence", "accuracy"),
         rows=tuple((e.low, e.high, float(e.num_examples), e.confidence, e.accuracy) for e in report.reliability.bins),
     )
@@ -83,7 +83,7 @@ def roc_plot(reports: Sequence[MembershipReport], event: DpEvent, adjacency: Adj
         name="membership-roc",
         title="Membership attacks, on logarithmic axes",
         note="An attack in the shaded region would prove a fault; the table above compares intervals with the limit.",
-        svg=draw_svg("membership-roc", draw),
+        draw=draw,
         columns=("attack", "false_positive_rate", "true_positive_rate"),
         rows=tuple(rows),
     )

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,7 @@ class Plot:
         name: File name of its numbers, without suffix.
         title: Title of the plot.
         note: Advice for the reader.
-        svg: The picture.
+        draw: Draws the picture.
         columns: Names of the columns of numbers.
         rows: The numbers.
     """
@@ -77,9 +78,14 @@ class Plot:
     name: str
     title: str
     note: str
-    svg: str
+    draw: Callable[[Axes], None]
     columns: tuple[str, ...]
     rows: tuple[tuple[float | None, ...], ...]
+
+    @cached_property
+    def svg(self) -> str:
+        """The picture, as an SVG element with the colours of the page."""
+        return draw_svg(self.name, self.draw)
 
     @property
     def cells(self) -> list[list[str]]:
@@ -118,7 +124,7 @@ def profile_plot(event: DpEvent, adjacency: Adjacency, *, epsilon: float, delta:
         name="privacy-profile",
         title="Privacy profile",
         note="Every point on the line is a guarantee that holds; the dot is the one reported.",
-        svg=draw_svg("privacy-profile", draw),
+        draw=draw,
         columns=("epsilon", "delta"),
         rows=tuple(zip(epsilons.tolist(), deltas.tolist(), strict=True)),
     )
@@ -160,7 +166,7 @@ def spending_plot(
         title="Budget over the run",
         note="Epsilon of the plan after each round; the dot marks the charged rounds of the ledger."
         + (_QUICKER_BOUND if is_quicker_than_measurements else ""),
-        svg=draw_svg("epsilon-by-round", draw),
+        draw=draw,
         columns=("round", "epsilon"),
         rows=tuple((float(a), b) for a, b in table),
     )
@@ -183,7 +189,7 @@ def curve_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
         name="measure-by-step",
         title="Accuracy over the run" if is_share else "Test error over the run",
         note="Measured on public test data during the run.",
-        svg=draw_svg("measure-by-step", draw),
+        draw=draw,
         columns=("step", "epsilon", "value", "low", "high", "n"),
         rows=tuple(
             (float(p.step), None if math.isinf(p.epsilon) else p.epsilon, m.value, m.low, m.high, float(m.num_examples))
@@ -209,7 +215,7 @@ def budget_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
         name="measure-by-epsilon",
         title=f"{'Accuracy' if is_share else 'Test error'} against epsilon spent",
         note="The same measures against the epsilon spent at their step: one run over time, not one run per epsilon.",
-        svg=draw_svg("measure-by-epsilon", draw),
+        draw=draw,
         columns=("epsilon", "value", "low", "high", "n"),
         rows=tuple(
             (p.epsilon, m.value, m.low, m.high, float(m.num_examples)) for p, m in zip(curve, measures, strict=True)

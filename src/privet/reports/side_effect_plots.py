@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from privet.effects.groups import AttributeReport
 from privet.effects.radii import RobustnessReport
-from privet.reports.plots import BLUE, INK, ORANGE, PALE, Plot, draw_svg
+from privet.reports.plots import BLUE, INK, ORANGE, PALE, Plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,7 @@ def group_plot(report: AttributeReport, *, number: int, known_names: Collection[
         name=f"groups-{number}",
         title=f"Accuracy by {attribute}",
         note="Black lines are 95 % intervals over the choice of test examples; the hatched bar is the worst group.",
-        svg=draw_svg(f"groups-{number}", draw),
+        draw=draw,
         columns=("group", "num_examples", "accuracy", "low", "high"),
         rows=tuple(
             (float(place + 1), float(group.num_examples), group.accuracy.value, group.accuracy.low, group.accuracy.high)
@@ -77,7 +77,7 @@ def radius_plot(report: RobustnessReport) -> Plot:
         name="robustness",
         title="Accuracy under attack",
         note="The attack may change each input by up to the radius. A better attack may mislead the model more often.",
-        svg=draw_svg("robustness", draw),
+        draw=draw,
         columns=("radius", "accuracy", "low", "high"),
         rows=tuple((p.radius, p.accuracy.value, p.accuracy.low, p.accuracy.high) for p in report.points),
     )

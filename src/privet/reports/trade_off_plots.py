@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from privet.accounting.guarantee import trade_off
 from privet.attacks.membership_verdict import MembershipReport
 from privet.mechanism.events import DpEvent
-from privet.reports.plots import BLUE, GREEN, INK, ORANGE, Plot, draw_svg, plain_powers
+from privet.reports.plots import BLUE, GREEN, INK, ORANGE, Plot, plain_powers
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _whole(
         name="trade-off",
         title="Error rates of an attacker",
         note=note + (" Attacks are numbered as in their table below." if attacks else ""),
-        svg=draw_svg("trade-off", draw),
+        draw=draw,
         columns=tuple(columns),
         rows=tuple(tuple(row) for row in np.stack(table, axis=1).tolist()),
     )
@@ -123,7 +123,7 @@ def _low_end(event: DpEvent, adjacency: Adjacency, attacks: Sequence[MembershipR
         name="attack-limit",
         title="Limit at few false accusations",
         note=f"The largest share of members that any attack finds, by its false accusations; logarithmic axes.{points}",
-        svg=draw_svg("attack-limit", draw),
+        draw=draw,
         columns=("attack", "false_positive_rate", "true_positive_rate", "low", "high"),
         rows=(
             *((0.0, rate, limit, None, None) for rate, limit in zip(rates.tolist(), caught.tolist(), strict=True)),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privet.reports.content import NUM_NORM_QUANTILES, UnprotectedRow
-from privet.reports.plots import BLUE, GREEN, INK, ORANGE, Plot, draw_svg, plain_powers
+from privet.reports.plots import BLUE, GREEN, INK, ORANGE, Plot, plain_powers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def _quantile_plot(
         name=name,
         title=title,
         note=f"{_EXACT} {note}",
-        svg=draw_svg(name, draw),
+        draw=draw,
         columns=("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES))),
         rows=tuple((float(row.step), *(row.norm_quantiles or ())) for row in rows),
     )
@@ -104,7 +104,7 @@ def _ratio_plot(steps: Sequence[int], ratios: Sequence[float | None]) -> Plot:
         name="noise-to-signal",
         title="Noise-to-signal ratio",
         note="Expected norm of the noise over that of the clipped sum. Above the dotted line a step is mostly noise.",
-        svg=draw_svg("noise-to-signal", draw),
+        draw=draw,
         columns=("step", "noise_to_signal"),
         rows=tuple((float(step), value) for step, value in zip(steps, ratios, strict=True)),
     )
@@ -121,7 +121,7 @@ def _by_step(
         name=name,
         title=title,
         note=_EXACT,
-        svg=draw_svg(name, draw),
+        draw=draw,
         columns=("step", label.replace(" ", "_")),
         rows=tuple((float(step), value) for step, value in zip(steps, values, strict=True)),
     )

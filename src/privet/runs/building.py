@@ -42,6 +42,7 @@ from privet.training.batching import MapDataset
 from privet.training.last_iterate import ProvenLoss
 from privet.training.loading import fetch
 from privet.training.optimizers import DPAdam, DPAdamW
+from privet.training.persons import PersonRecords
 from privet.training.physical_batch import suggest_physical_batch
 from privet.training.schedules import CosineDecay, LinearDecay, Schedule, StepDecay
 
@@ -172,6 +173,22 @@ def with_views(dataset: ArrayDataset, settings: AugmentationSettings | None) -> 
     return Views(dataset=dataset, transform=transform, num_views=settings.num_views)
 
 
+def with_owners(dataset: MapDataset, persons: tuple[str, ...] | None, plan: Plan) -> MapDataset:
+    """Return the data set as records with owners, if the plan bounds the records of persons.
+
+    Raises:
+        DataError: nothing says whose the records are.
+    """
+    if plan.sampling.contribution is None:
+        return dataset
+    if persons is None:
+        raise DataError(
+            "privacy.sampling bounds the records of each person, and nothing says whose they are. Name the column of "
+            "persons: table.person = 'COLUMN', or --person COLUMN."
+        )
+    return PersonRecords(dataset=dataset, persons=persons)
+
+
 def losses_of(info: DatasetInfo, outputs: Tensor, targets: Tensor) -> Tensor:
     """Return one loss per example: cross entropy for classes, squared error for numbers."""
     if info.num_classes is not None:
@@ -199,11 +216,13 @@ def find_physical_batch_size(
     One record is read for its shape; its values are not used. The model is unchanged afterwards.
     """
     shape_of = fetch(dataset, np.zeros(1, dtype=np.int64), None, device)
-    limit = max(1, math.ceil(plan.sampling.expected_batch_size))
+    together = 1 if plan.sampling.contribution is None else plan.sampling.contribution.records_per_item
+    limit = max(1, math.ceil(plan.sampling.expected_batch_size)) * together
     was_training = model.training
     model.train()
     try:
-        return suggest_physical_batch(model, losses, with_tensors(shape_of, _made_up), limit=limit)
+        found = suggest_physical_batch(model, losses, with_tensors(shape_of, _made_up), limit=limit)
+        return max(found, together)  # the records of a person go through the model together
     finally:
         model.train(was_training)
 

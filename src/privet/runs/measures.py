@@ -11,6 +11,7 @@ from scipy.special import betaincinv, ndtri
 
 from privet import checks
 from privet.errors import ArgumentError
+from privet.html_tables import facts_table
 from privet.records import Record
 
 CONFIDENCE = 0.95
@@ -85,6 +86,14 @@ class Metrics:
             curve=tuple(CurvePoint.from_dict(row) for row in curve),
             split=str(data.get("split", "test")),
         )
+
+    def _repr_html_(self) -> str:
+        """Return the measures for a notebook."""
+        rows = {
+            each.name: f"{each.value:.4g} ({each.low:.4g} to {each.high:.4g}, {each.interval})"
+            for each in self.measures
+        }
+        return facts_table(f"Measured on the {self.split} split, not covered by the guarantee", rows)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -13,8 +13,8 @@ from typing import Any
 from privet.accounting.guarantee import Guarantee
 from privet.errors import CheckpointError
 from privet.runs.measures import CurvePoint
-from privet.runs.progress import StepUpdate
 from privet.training.telemetry import Unprotected
+from privet.training.tracking.progress import StepUpdate
 
 
 class StepLog:

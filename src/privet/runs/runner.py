@@ -29,28 +29,32 @@ from privet.runs.building import (
     load_tested,
     loss_function,
     on_device,
+    with_owners,
     with_views,
 )
 from privet.runs.environment import describe_environment
+from privet.runs.launched import own_folder, said_by_any, same_weights
 from privet.runs.ledger_check import LedgerCheck, finished_ledger
 from privet.runs.measures import CurvePoint, Metrics
 from privet.runs.model_measures import measure_model
 from privet.runs.pretraining import starting_model
-from privet.runs.progress import Progress, Several, Silent, StepUpdate
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.resuming import plan_of_run, resuming_command, stored_recipe, write_plan_and_recipe
 from privet.runs.run_files import RunFiles, read_json, write_json, write_whole
 from privet.runs.run_logs import StepLog, UnprotectedFile
-from privet.runs.spending import Spending
 from privet.training.augmentation import mean_over_views
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
 from privet.training.checkpoint import load_checkpoint
 from privet.training.data_seal import DataSeal
+from privet.training.distributed.ranks import Point, Ranks
+from privet.training.folder import RunFolder
 from privet.training.performance import Performance
 from privet.training.schedules import LearningRate
 from privet.training.session import Session
 from privet.training.start import privatize
+from privet.training.tracking.progress import Progress, Several, Silent
+from privet.training.tracking.spending import Spending
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +97,8 @@ def train(
     max_epsilon: float | None = None,
     should_stop: Callable[[], bool] = _never,
     announce: Callable[[Guarantee], None] | None = None,
+    ranks: Ranks | None = None,
+    assumptions: tuple[str, ...] = (),
 ) -> RunOutcome:
     """Run a recipe in a folder, or resume the run in that folder.
 
@@ -104,6 +110,8 @@ def train(
         max_epsilon: Refuse a plan that spends more.
         should_stop: Called after every step; True ends the run cleanly. The run can be resumed.
         announce: Receives the guarantee of the plan, before any data is read.
+        ranks: The processes that carry out the run together, each of which calls this. Rank 0 writes the folder.
+        assumptions: What the guarantee of the run rests on besides its plan; written into its ledger.
 
     Guarantee:
         The plan is accounted and compared with ``max_epsilon`` before any data is read. When the plan is used up, the
@@ -114,7 +122,23 @@ def train(
         LedgerMismatch: the folder's run has another plan, or the steps that ran differ from the plan.
         PrivetError: any other failure before or between steps; the run can be resumed.
     """
-    files = RunFiles(folder=Path(folder))
+    with nullcontext() if ranks is None else ranks.together(Point.PREPARING), own_folder(ranks, Path(folder)) as own:
+        return _train(
+            recipe, RunFiles(folder=own), progress, unprotected, max_epsilon, should_stop, announce, ranks, assumptions
+        )  # fmt: skip
+
+
+def _train(
+    recipe: Recipe,
+    files: RunFiles,
+    progress: Progress | None,
+    unprotected: bool,
+    max_epsilon: float | None,
+    should_stop: Callable[[], bool],
+    announce: Callable[[Guarantee], None] | None,
+    ranks: Ranks | None,
+    assumptions: tuple[str, ...],
+) -> RunOutcome:
     was_resumed = files.is_run
     plan = plan_of_run(recipe, files)
     promised = plan.guarantee()
@@ -123,15 +147,17 @@ def train(
         announce(promised)
     device = choose_device(recipe.training.device)
     split = load_data(recipe)
-    split.train.one_item.check(plan.unit)
+    if plan.sampling.contribution is None:
+        split.train.one_item.check(plan.unit)
     if not was_resumed:
         files.prepare()
         write_plan_and_recipe(recipe, plan, promised, files)
     run = _Run(
         recipe=recipe, plan=plan, promised=promised, files=files, device=device, split=split, was_resumed=was_resumed,
-        progress=progress or Silent(), shows_unprotected=unprotected or recipe.is_public,
+        progress=progress or Silent(), shows_unprotected=unprotected or recipe.is_public, ranks=ranks,
+        assumptions=assumptions,
     )  # fmt: skip
-    return run.run_to_end(should_stop)
+    return run.run_to_end(said_by_any(ranks, should_stop))
 
 
 def evaluate(folder: str | Path, *, device: str = "auto", test: ArrayDataset | None = None) -> Metrics:
@@ -208,24 +234,43 @@ class _Run:
         progress: Progress,
         shows_unprotected: bool,
         was_resumed: bool,
+        ranks: Ranks | None,
+        assumptions: tuple[str, ...],
     ) -> None:
+        self._ranks = ranks
         self._recipe, self._plan, self._promised, self._files = recipe, plan, promised, files
-        self._device = device
+        self._device, self._assumptions = device, assumptions
         self._progress: Progress = Several(receivers=(StepLog(files.steps), progress))
         self._was_resumed = was_resumed
         self._train, self._test = on_device(split.train, device), on_device(split.test, device)
         # The session then loads the weights of the checkpoint.
         has_checkpoint = was_resumed and files.checkpoint.exists()
         self._model = build_model(recipe, device) if has_checkpoint else starting_model(recipe, device)
+        same_weights(ranks, self._model)
         self._unprotected = UnprotectedFile(files.unprotected) if shows_unprotected else None
         self._curve: list[CurvePoint] = []
 
     def run_to_end(self, should_stop: Callable[[], bool]) -> RunOutcome:
-        dataset = with_views(self._train, self._recipe.training.augmentation)
+        dataset = with_owners(
+            with_views(self._train, self._recipe.training.augmentation), self._train.persons, self._plan
+        )
         finished = finished_ledger(self._files, self._plan) if self._was_resumed else None
-        if finished is not None and finished.spent.epsilon == self._promised.epsilon:
+        is_finished = finished is not None and finished.spent.epsilon == self._promised.epsilon
+        if self._ranks is not None:
+            was_finished = bool(self._ranks.meet(Point.PREPARING, note=b"finished" if is_finished else b""))
+            if was_finished and not self._ranks.is_first:
+                return self._finished_by_rank_0()
+        if finished is not None and is_finished:
             return self._already_finished(finished, dataset)
         return self._run_session(dataset, should_stop)
+
+    def _finished_by_rank_0(self) -> RunOutcome:
+        """Return the outcome of a run that the folder of rank 0 holds to its end."""
+        num_steps = self._plan.num_steps
+        return RunOutcome(
+            promised=self._promised, spent=self._promised, metrics=None, steps_done=num_steps, steps_taken=num_steps,
+            num_steps=num_steps, was_resumed=True, is_finished=True, seconds=0.0,
+        )  # fmt: skip
 
     def _already_finished(self, ledger: LedgerCheck, dataset: MapDataset) -> RunOutcome:
         DataSeal.of_run(self._files.ledger).check(dataset)
@@ -252,11 +297,11 @@ class _Run:
             dataset,
             self._plan,
             performance=Performance(physical_batch_size=self._physical_batch_size(dataset), workers=settings.workers),
-            folder=self._files.folder,
-            checkpoint_every=settings.checkpoint_every,
+            folder=RunFolder(self._files.folder, every=settings.checkpoint_every, assumptions=self._assumptions),
             telemetry=self._unprotected,
             averaging=None if settings.averaging is None else ExponentialAverage(decay=settings.averaging.decay),
             seed=settings.seed,
+            group=self._ranks,
         )
         began = time.monotonic()
         # The session holds the lock of the ledger from here on: no other process writes to the folder.
@@ -289,7 +334,7 @@ class _Run:
         return find_physical_batch_size(self._model, self._losses(), dataset, self._plan, self._device)
 
     def _take_steps(self, session: Session, should_stop: Callable[[], bool]) -> None:
-        self._progress.started(self._promised, step=session.steps_done, num_steps=self._plan.num_steps)
+        self._progress.started(self._promised, step=session.steps_charged, num_steps=self._plan.num_steps)
         settings = self._recipe.training
         every, losses = settings.evaluate_every, self._losses()
         spending = Spending(self._plan, measured_every=every)
@@ -302,24 +347,19 @@ class _Run:
                 step.accumulate(losses)
                 step.update()
                 done = step.index + 1
-                epsilon, spent = spending.at_most(done), spending.exactly(done)
-                self._progress.stepped(
-                    StepUpdate(
-                        step=done,
-                        num_steps=self._plan.num_steps,
-                        epsilon=epsilon,
-                        epsilon_spent=spent,
-                        epsilon_planned=self._promised.epsilon,
-                        expected_batch_size=self._plan.sampling.expected_batch_size,
-                        loss=None if self._unprotected is None else self._unprotected.newest_loss,
-                        may_show_time=self._unprotected is not None,
-                        learning_rate=session.optimizer.param_groups[0]["lr"],
-                        masked_share=0.0 if step.kept is None else 1 - len(step.kept.index) / len(step.kept.weights),
-                    )
+                update = spending.update(
+                    done,
+                    learning_rate=session.optimizer.param_groups[0]["lr"],
+                    masked_share=0.0 if step.kept is None else step.kept.masked_share,
+                    loss=None if self._unprotected is None else self._unprotected.newest_loss,
+                    may_show_time=self._unprotected is not None,
                 )
+                self._progress.stepped(update)
                 if every is not None and done % every == 0:
                     with self._released_weights(session):
-                        self._measure_now(done, epsilon if spent is None else spent)
+                        self._measure_now(
+                            done, update.epsilon if update.epsilon_spent is None else update.epsilon_spent
+                        )
                 if should_stop():
                     break
 
@@ -354,7 +394,7 @@ class _Run:
             promised=self._promised,
             spent=spent,
             metrics=metrics,
-            steps_done=session.steps_done,
+            steps_done=session.steps_charged,
             steps_taken=session.steps_taken,
             num_steps=self._plan.num_steps,
             was_resumed=self._was_resumed,
@@ -386,5 +426,5 @@ class _Run:
 
     def _write_status(self, state: str, session: Session) -> None:
         # The reason of a failure is not recorded: it may depend on a private record.
-        found = {"state": state, "steps_done": session.steps_done, "num_steps": self._plan.num_steps}
+        found = {"state": state, "steps_done": session.steps_charged, "num_steps": self._plan.num_steps}
         write_json(self._files.status, found)

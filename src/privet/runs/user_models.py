@@ -32,17 +32,7 @@ def build_referenced(reference: str) -> nn.Module:
     Raises:
         RecipeError: there is no such code, it fails, or it does not return a network.
     """
-    place, _, name = reference.rpartition(":")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
-    build: Callable[[], Any] | None = getattr(module, name, None)
-    if not callable(build):
-        raise RecipeError(f"{place} has no function or class '{name}'. Name one that builds the network.")
-    try:
-        model = build()
-    except Exception as error:  # an error of the user's code is reported as it is
-        raise RecipeError(
-            f"{reference} failed: {type(error).__name__}: {error}. It must be callable without arguments."
-        ) from error
+    model = _made_by(reference, "function or class", "builds the network")
     if not isinstance(model, nn.Module):
         raise RecipeError(f"{reference} returned {type(model).__name__}, not a torch.nn.Module.")
     return model
@@ -54,11 +44,15 @@ def batch_referenced(reference: str) -> Any:
     Raises:
         RecipeError: there is no such code, or it fails.
     """
+    return _made_by(reference, "function", "returns a batch of examples")
+
+
+def _made_by(reference: str, kind: str, purpose: str) -> Any:
     place, _, name = reference.rpartition(":")
     module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
     make: Callable[[], Any] | None = getattr(module, name, None)
     if not callable(make):
-        raise RecipeError(f"{place} has no function '{name}'. Name one that returns a batch of examples.")
+        raise RecipeError(f"{place} has no {kind} '{name}'. Name one that {purpose}.")
     try:
         return make()
     except Exception as error:  # an error of the user's code is reported as it is

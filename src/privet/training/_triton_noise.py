@@ -27,3 +27,26 @@ def add_normal_kernel(flat, state, size, num_pairs, std_high, std_low, BLOCK: tl
     tl.store(left, (old + radius * tl.cos(angle).to(tl.float64)).to(tl.float32), mask=within)
     old = tl.load(right, mask=inside, other=0.0).to(tl.float64)
     tl.store(right, (old + radius * tl.sin(angle).to(tl.float64)).to(tl.float32), mask=inside)
+
+
+@triton.jit(do_not_specialize=["start", "size", "num_pairs"])
+def add_share_kernel(part, state, start, size, num_pairs, std_high, std_low, BLOCK: tl.constexpr):
+    """As above for some consecutive elements of the vector alone: each makes the pair that it would have there."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    element = place + start
+    is_left = element < num_pairs
+    pair = tl.where(is_left, element, element - num_pairs)
+    count = (tl.load(state + 1) + pair).to(tl.uint64)
+    none = tl.zeros((BLOCK,), tl.uint32)
+    first, second, third, _ = tl.philox(
+        tl.load(state), (count & 0xFFFFFFFF).to(tl.uint32), (count >> 32).to(tl.uint32), none, none
+    )
+    bits = (first.to(tl.uint64) << 20) | (second.to(tl.uint64) >> 12)
+    uniform = (bits.to(tl.float64) + 1.0) * 2.220446049250313e-16
+    radius = tl.sqrt(-2.0 * tl.log(uniform))
+    radius = radius * std_high + radius * std_low
+    angle = third.to(tl.int32, bitcast=True).to(tl.float32) * 1.4629180792671596e-09
+    turned = tl.where(is_left, tl.cos(angle), tl.sin(angle)).to(tl.float64)
+    within = place < size
+    old = tl.load(part + place, mask=within, other=0.0).to(tl.float64)
+    tl.store(part + place, (old + radius * turned).to(tl.float32), mask=within)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from privet import checks
 from privet.errors import CheckpointError, LoopError
+from privet.gradients.sharding.local import placed_like, settle
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
 from privet.training.loop_events import Observer
@@ -49,7 +50,7 @@ class RunningAverage(Observer):
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         """Copy the present weights."""
-        self._decay = decay
+        self._decay, self._model = decay, model
         self._weights = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._average = {name: value.detach().clone() for name, value in self._weights.items()}
         self._is_applied = False
@@ -102,6 +103,7 @@ class RunningAverage(Observer):
 
     @torch.no_grad()
     def _exchange(self) -> None:
+        settle(self._model)
         for name, value in self._weights.items():
             kept = value.detach().clone()
             value.copy_(self._average[name])
@@ -125,4 +127,4 @@ class RunningAverage(Observer):
                 "folder."
             )
         for name, value in self._average.items():
-            value.copy_(tensors[name])
+            value.copy_(placed_like(value, tensors[name]))

@@ -121,8 +121,15 @@ def _rows_of(tensor: torch.Tensor, *, rows: torch.Tensor) -> torch.Tensor:
 
 
 def cut_in_two(batch: Any, size: int) -> Iterator[tuple[Any, int]]:
-    """Yield two unequal parts of a batch, with their sizes."""
-    first = size // 2 + 1 if size % 2 == 0 else (size + 1) // 2
+    """Yield two unequal parts of a batch, with their sizes.
+
+    Where that can be, no part has as many examples as an example has positions or channels along some axis: a length
+    that equals the number of examples by chance looks like an axis of examples.
+    """
+    half = size // 2 + 1
+    lengths = {length for leaf in leaves_of(batch) for length in leaf.shape[1:]}
+    fitting = (number for number in range(half, size - 1) if lengths.isdisjoint((number, size - number)))
+    first = next(fitting, half)
     for rows in (slice(0, first), slice(first, size)):
         yield with_tensors(batch, operator.itemgetter(rows)), rows.stop - rows.start
 

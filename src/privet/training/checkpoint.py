@@ -9,7 +9,6 @@ takes the newest one whose digest is right.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +23,9 @@ from torch import Tensor, nn
 from privet.accounting.ledger import LedgerHead
 from privet.durable import write_durably
 from privet.errors import CheckpointError
+from privet.gradients.sharding.local import placed_like
 from privet.mechanism.clipping import State
+from privet.training.shard_files import INDEX_NAME, digest_of, read_index
 
 _FORMAT = 1
 _MAX_BYTES = 1 << 40
@@ -47,7 +48,7 @@ class Checkpoint:
     @property
     def average(self) -> Mapping[str, Tensor]:
         """The averaged weights, if the run kept any."""
-        return {name[len(_AVERAGE) :]: value for name, value in self.tensors.items() if name.startswith(_AVERAGE)}
+        return {name[len(_AVERAGE) :]: self.tensors[name] for name in self.tensors if name.startswith(_AVERAGE)}
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Load weights and optimizer state.
@@ -65,18 +66,23 @@ class Checkpoint:
             ) from error
 
     def _restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        weights = {name[len("model.") :]: t for name, t in self.tensors.items() if name.startswith("model.")}
-        now = model.state_dict()
+        now, weights = model.state_dict(), dict[str, Tensor]()
+        for name in self.tensors:  # one at a time: of a sharded model a rank keeps its part
+            if name.startswith("model."):
+                known = now.get(name[len("model.") :])
+                weights[name[len("model.") :]] = placed_like(known, self.tensors[name])
         # torch would convert in silence, and the run would go on in another precision than it began in
         other = sorted(name for name in now.keys() & weights if now[name].dtype != weights[name].dtype)
         if other:
             raise ValueError(f"{other[0]} is {now[other[0]].dtype} here and {weights[other[0]].dtype} there.")
         model.load_state_dict(weights)
         state: dict[int, dict[str, Any]] = {int(key): dict(values) for key, values in self.optimizer["state"].items()}
-        for name, tensor in self.tensors.items():
+        owners = [owner for group in optimizer.param_groups for owner in group["params"]]
+        for name in self.tensors:
             if name.startswith("optimizer."):
                 _, index, key = name.split(".", 2)
-                state.setdefault(int(index), {})[key] = tensor
+                owner = owners[int(index)] if int(index) < len(owners) else None
+                state.setdefault(int(index), {})[key] = placed_like(owner, self.tensors[name])
         groups = [{**group, **_tuples(group)} for group in self.optimizer["param_groups"]]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
 
@@ -99,10 +105,35 @@ def save_checkpoint(
     average: Mapping[str, Tensor],
     noise: State | None = None,
 ) -> None:
-    """Write a checkpoint durably; on failure the previous one is untouched.
+    """Write a checkpoint durably; on failure the previous one is untouched. The arguments are those of its contents."""
+    found = contents(
+        model=model, optimizer=optimizer, step=step, steps_taken=steps_taken, head=head, plan_hash=plan_hash,
+        clipping=clipping, average=average, noise=noise,
+    )  # fmt: skip
+    write_checkpoint(path, as_bytes(*found))
+
+
+def as_bytes(body: str, tensors: Mapping[str, Tensor]) -> bytes:
+    """Return a checkpoint as the bytes of its file, from its contents."""
+    copied = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+    return safetensors.torch.save(copied, {"privet": body, "digest": digest_of(copied, body)})
+
+
+def contents(
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    steps_taken: int,
+    head: LedgerHead,
+    plan_hash: str,
+    clipping: State,
+    average: Mapping[str, Tensor],
+    noise: State | None = None,
+) -> tuple[str, dict[str, Tensor]]:
+    """Return what a checkpoint consists of: a text and tensors, which lie where they are.
 
     Args:
-        path: The file.
         model: Whose state is saved.
         optimizer: Whose state is saved.
         step: Which step of the plan comes next.
@@ -129,7 +160,6 @@ def save_checkpoint(
     foreign = sorted(name for name, value in tensors.items() if not isinstance(value, Tensor))
     if foreign:
         raise CheckpointError(f"The model's state {foreign} is not a tensor and cannot be saved. Keep it in a buffer.")
-    tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
     try:
         described = json.dumps({"state": state, "param_groups": saved["param_groups"]}, default=_number)
     except TypeError as error:
@@ -145,9 +175,7 @@ def save_checkpoint(
     }
     if noise:
         facts["noise"] = {name: list(values) for name, values in noise.items()}
-    body = json.dumps(facts, sort_keys=True)
-    metadata = {"privet": body, "digest": _digest(body, tensors)}
-    _replace(path, safetensors.torch.save(tensors, metadata))
+    return json.dumps(facts, sort_keys=True), tensors
 
 
 def _number(value: object) -> float:
@@ -156,16 +184,8 @@ def _number(value: object) -> float:
     raise TypeError(f"{type(value).__name__} is neither a tensor nor a number")
 
 
-def _digest(body: str, tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(body.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
-    return digest.hexdigest()
-
-
-def _replace(path: Path, data: bytes) -> None:
+def write_checkpoint(path: Path, data: bytes) -> None:
+    """Write the bytes of a checkpoint durably beside the old one, and swap it in."""
     try:
         write_durably(path, data, keep_previous=True)
     except OSError as error:
@@ -181,12 +201,15 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
     Raises:
         CheckpointError: if files exist but none is intact. Starting afresh would hide what happened.
     """
-    generations = [path, path.with_name(path.name + ".1")]
-    present = [candidate for candidate in generations if candidate.exists()]
+    index = path.with_name(INDEX_NAME)
+    kinds = [(newest, newest.with_name(newest.name + ".1")) for newest in (path, index)]
+    # Of one kind the file without a suffix counts, also where somebody put an earlier one there.
+    kinds.sort(key=lambda generations: max(map(_row_of, generations)), reverse=True)
+    present = [candidate for generations in kinds for candidate in generations if candidate.exists()]
     faults: list[str] = []
     for candidate in present:
         try:
-            return _read(candidate)
+            return _read_shards(candidate) if candidate.name.startswith(INDEX_NAME) else _read(candidate)
         except (SafetensorError, CheckpointError, OSError, KeyError, TypeError, ValueError) as error:
             faults.append(f"{candidate.name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
     if faults:
@@ -197,15 +220,67 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
     return None
 
 
+def _row_of(path: Path) -> int:
+    """Return the row of the ledger that a checkpoint names, unchecked; that of one which cannot be read is the first.
+
+    A run may have gone on sharded or whole, so the newest checkpoint is one file, or an index of several.
+    """
+    if not _is_regular(path):
+        return -1
+    try:
+        if path.name.startswith(INDEX_NAME):
+            body = json.loads(json.loads(path.read_bytes())["content"])["privet"]
+        else:
+            with safe_open(path, framework="pt") as file:
+                body = (file.metadata() or {}).get("privet", "")
+        return int(json.loads(body)["head"]["seq"])
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+        return -1
+
+
+def _is_regular(path: Path) -> bool:
+    """Whether a path can be read without following a link or waiting at a pipe."""
+    return not path.is_symlink() and path.is_file() and path.stat().st_size <= _MAX_BYTES
+
+
+def _read_shards(path: Path) -> Checkpoint:
+    if not _is_regular(path):
+        raise CheckpointError("not a regular file of reasonable size")
+    body, tensors = read_index(path)
+    return _made(body, tensors)
+
+
 def _read(path: Path) -> Checkpoint:
-    if path.is_symlink() or not path.is_file() or path.stat().st_size > _MAX_BYTES:
+    if not _is_regular(path):
         raise CheckpointError("not a regular file of reasonable size")
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    return _checked(metadata, tensors)
+
+
+def read_checkpoint(data: bytes) -> Checkpoint:
+    """Return the checkpoint that another rank of the run holds, from its bytes.
+
+    Raises:
+        CheckpointError: the bytes are not whole.
+    """
+    try:
+        length = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + length])["__metadata__"]
+        return _checked(metadata, safetensors.torch.load(data))
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"The state of rank 0 did not arrive as it was sent: {error}.") from error
+
+
+def _checked(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Checkpoint:
     body = metadata.get("privet", "")
-    if metadata.get("digest") != _digest(body, tensors):
+    if metadata.get("digest") != digest_of(tensors, body):
         raise CheckpointError("its digest is wrong")
+    return _made(body, tensors)
+
+
+def _made(body: str, tensors: Mapping[str, Tensor]) -> Checkpoint:
     facts = json.loads(body)
     if facts.get("format") != _FORMAT:
         raise CheckpointError(

@@ -24,6 +24,7 @@ from torch.utils.data import Subset, TensorDataset
 from privet.durable import STATE_VARIABLE, state_folder, write_durably
 from privet.errors import DataError
 from privet.training.augmentation import Views
+from privet.training.persons import PersonRecords
 from privet.training.reading import HeldInMemory
 from privet.training.units import OneItemPerPerson
 
@@ -101,6 +102,12 @@ class DataSeal:
             )  # fmt: skip
 
 
+def data_digest(dataset: object, salt: bytes) -> str | None:
+    """Return the digest under which ranks of one run compare their data; None if they are not held in memory."""
+    parts = _tensors_held(dataset)
+    return None if parts is None else _digest(parts, salt).hex()
+
+
 def _digest(parts: list[Tensor], salt: bytes) -> bytes:
     digest = hashlib.blake2b(key=salt, digest_size=32)
     for tensor in parts:
@@ -117,6 +124,9 @@ def _tensors_held(dataset: Any) -> list[Tensor] | None:
         return list(dataset.held_tensors())
     if isinstance(dataset, Views | OneItemPerPerson):
         return _tensors_held(dataset.dataset)
+    if isinstance(dataset, PersonRecords):
+        inner = _tensors_held(dataset.dataset)
+        return None if inner is None else [*inner, torch.from_numpy(dataset.owners.of_record)]
     if type(dataset) is TensorDataset:
         return list(dataset.tensors)
     if type(dataset) is Subset:

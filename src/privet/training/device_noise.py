@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import logging
 import math
 import os
@@ -14,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from privet.errors import LoopError
 from privet.gradients.norms.kernel_warmup import build
 from privet.gradients.norms.kernels import Launch, beside
+from privet.mechanism.layout import Share
 
 _log = logging.getLogger("privet")
 
@@ -23,6 +26,15 @@ _log = logging.getLogger("privet")
 _TRIAL = 1 << 14
 _SLACK = 6.0 * math.sqrt(2.0 / _TRIAL)
 _BLOCK = 512
+# Spawn key of numbered draws, which no other draw shares; and the counter of a numbered draw: 2^40 pairs for each.
+_NUMBERED = 0x6E756D62
+_PAIRS_BITS = 40
+_MOST_NUMBERS = 1 << 23
+
+
+def _child(key: np.random.SeedSequence, number: int) -> np.random.SeedSequence:
+    """Return the key of a numbered draw."""
+    return np.random.SeedSequence(key.entropy, spawn_key=(*key.spawn_key, _NUMBERED, number))
 
 
 class TorchNoise:
@@ -37,7 +49,9 @@ class TorchNoise:
         """Seed a generator on the device."""
         self._generator = torch.Generator(device)
         self._generator.manual_seed(int(key.generate_state(1, np.uint64)[0]))
-        self._device = device
+        self._device, self._secret = device, key
+        self._numbers = itertools.count()
+        self._repeating: TorchNoise | None = None
 
     @property
     def description(self) -> str:
@@ -48,6 +62,18 @@ class TorchNoise:
         """Let a graph that is about to be captured move the generator on at every replay."""
         graph.register_generator_state(self._generator)
 
+    def new_number(self) -> int:
+        """Return the next number."""
+        return next(self._numbers)
+
+    def numbered(self, number: int) -> TorchNoise:
+        """Return the stream of a number, at its beginning; a key of its own seeds it."""
+        own = _child(self._secret, number)
+        if self._repeating is None:
+            self._repeating = TorchNoise(own, self._device)
+        self._repeating._generator.manual_seed(int(own.generate_state(1, np.uint64)[0]))
+        return self._repeating
+
     def add_normal(self, flat: Tensor, std: float) -> None:
         """Add noise chunk by chunk."""
         step = max(self._FEW, min(self._CHUNK, -(-flat.numel() // 2)))
@@ -55,6 +81,16 @@ class TorchNoise:
         for start in range(0, flat.numel(), step):
             part = flat[start : start + step]
             part.add_(draws[: len(part)].normal_(0.0, std, generator=self._generator))
+
+    def add_share(self, part: Tensor, std: float, share: Share) -> None:
+        """Draw all chunks of the whole vector: torch's generator cannot be asked for some numbers only."""
+        step = max(self._FEW, min(self._CHUNK, -(-share.total // 2)))
+        draws = torch.empty(min(step, share.total), dtype=torch.float64, device=part.device)
+        for start in range(0, share.total, step):
+            length = min(step, share.total - start)
+            drawn = draws[:length].normal_(0.0, std, generator=self._generator)
+            for run in share.between(start, start + length):
+                part[run.place : run.place + len(run)] += drawn[run.start : run.stop]
 
 
 class FusedNoise:
@@ -76,6 +112,8 @@ class FusedNoise:
         secret = int(own.generate_state(1, np.uint64)[0]) - (1 << 63)
         self._state = torch.tensor([secret, 0], dtype=torch.int64, device=device)
         self._other = TorchNoise(other, device)
+        self._secret, self._numbers = key, itertools.count()
+        self._repeating: FusedNoise | None = None
 
     @property
     def description(self) -> str:
@@ -86,6 +124,21 @@ class FusedNoise:
     def join(self, graph: torch.cuda.CUDAGraph) -> None:
         """Let a graph that is about to be captured move torch's generator on; the counter moves by itself."""
         self._other.join(graph)
+
+    def new_number(self) -> int:
+        """Return the next number."""
+        return next(self._numbers)
+
+    def numbered(self, number: int) -> FusedNoise:
+        """Return the stream of a number: a key of its own, and the part of the counter that belongs to the number."""
+        if not 0 <= number < _MOST_NUMBERS:
+            raise LoopError(f"A run may number at most {_MOST_NUMBERS} draws of noise, and this is draw {number}.")
+        if self._repeating is None:
+            device = self._state.device
+            self._repeating = FusedNoise(_child(self._secret, 0), device)
+        self._repeating._state[1:].fill_(number << _PAIRS_BITS)
+        self._repeating._other = self._other.numbered(number)
+        return self._repeating
 
     def add_normal(self, flat: Tensor, std: float) -> None:
         """Add noise to all elements at once, and move the counter on by as many pairs as were drawn."""
@@ -101,7 +154,24 @@ class FusedNoise:
             _kernels().add_normal_kernel[((pairs + _BLOCK - 1) // _BLOCK,)](
                 flat, self._state, flat.numel(), pairs, high, std - high, BLOCK=_BLOCK
             )
+        self._move_on(pairs)
+
+    def _move_on(self, pairs: int) -> None:
         self._state[1:].add_(pairs)
+
+    def add_share(self, part: Tensor, std: float, share: Share) -> None:
+        """Add noise run by run, each number from the counter that it has in the whole vector."""
+        if part.dtype != torch.float32 or not part.is_contiguous():
+            self._other.add_share(part, std, share)
+            return
+        pairs, high = (share.total + 1) // 2, float(np.float32(std))
+        with beside(part):
+            for run in share.runs:
+                size = len(run)
+                _kernels().add_share_kernel[((size + _BLOCK - 1) // _BLOCK,)](
+                    part[run.place :], self._state, run.start, size, pairs, high, std - high, BLOCK=_BLOCK
+                )
+        self._move_on(pairs)
 
 
 @functools.cache
@@ -160,9 +230,21 @@ class DeviceNoise:
         """Let a graph that is about to be captured move the source on at every replay."""
         self.source.join(graph)
 
+    def new_number(self) -> int:
+        """Return the source's next number."""
+        return self.source.new_number()
+
+    def numbered(self, number: int) -> TorchNoise | FusedNoise:
+        """Return the source's stream of a number."""
+        return self.source.numbered(number)
+
     def add_normal(self, flat: Tensor, std: float) -> None:
         """Add noise from the source."""
         self.source.add_normal(flat, std)
+
+    def add_share(self, part: Tensor, std: float, share: Share) -> None:
+        """Add the share's noise from the source."""
+        self.source.add_share(part, std, share)
 
 
 def _build(device: torch.device) -> None:

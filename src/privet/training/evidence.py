@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from privet.accounting.ledger import Ledger
 from privet.isolation.watch import Evidence, Watch
-from privet.mechanism.noise import Noise
-from privet.mechanism.sums import ClippedSum
 from privet.training.loop_events import Observer
 from privet.training.preflight.preflight import Preflight
 
@@ -16,12 +14,19 @@ class EvidenceRecorder(Observer):
     def __init__(self, *, ledger: Ledger, watch: Watch, preflight: Preflight) -> None:
         """Read from the watch and the pre-flight, write to the ledger."""
         self._ledger, self._watch, self._preflight = ledger, watch, preflight
-        self._noted: Evidence | None = None
 
-    def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
+    def evidence_changed(self) -> None:
         if self._preflight.failures:
             self._preflight.check_held()
         found = self._watch.evidence
-        if found is not self._noted:
-            self._ledger.note_evidence(tried=found.tried, settled=found.settled, vouched=found.waived)
-            self._noted = found
+        self._ledger.note_evidence(tried=found.tried, settled=found.settled, vouched=found.waived)
+
+    def found(self) -> Evidence:
+        """Refuse a program whose experiments failed; return what speaks for the others."""
+        if self._preflight.failures:
+            self._preflight.check_held()
+        return self._watch.evidence
+
+    def write(self, found: Evidence) -> None:
+        """Write evidence into the ledger."""
+        self._ledger.note_evidence(tried=found.tried, settled=found.settled, vouched=found.waived)

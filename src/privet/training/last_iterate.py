@@ -167,10 +167,10 @@ class LastIterateChain(Observer):
             plan.account(ledger).epsilon, plan.guarantee().epsilon,
         )  # fmt: skip
 
-    def is_due(self, steps_done: int, every: int) -> bool:
+    def is_due(self, steps_ended: int, every: int) -> bool:
         """Whether a checkpoint is due: at the end of the first epoch that passes a multiple."""
         length = self._plan.sampling.steps_per_round
-        return steps_done % length == 0 and steps_done // every > (steps_done - length) // every
+        return steps_ended % length == 0 and steps_ended // every > (steps_ended - length) // every
 
 
 def chain_of(

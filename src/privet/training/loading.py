@@ -19,6 +19,7 @@ from privet.errors import DataError, LoopError
 from privet.isolation.parts import check_leaves, flattened
 from privet.training.batching import Collate, MapDataset, placed, split
 from privet.training.performance import Performance
+from privet.training.persons import Together
 from privet.training.reading import Indices, Reader, Remote, as_it_is, reader_of
 
 # Both make processes that share no memory with this one. With the first, the death of a worker is noticed where its
@@ -91,8 +92,12 @@ class InProcess(_Here):
         return structure.filled(_moved(leaves, self.device))
 
 
-def in_process(dataset: MapDataset, collate: Collate | None, device: torch.device) -> Loader:
-    """Return a loader that needs no other process."""
+def in_process(
+    dataset: MapDataset, collate: Collate | None, device: torch.device, *, records_per_item: int = 1
+) -> Loader:
+    """Return a loader that needs no other process; see :func:`open_loader`."""
+    if records_per_item > 1:
+        return InProcess(reader=Together(inner=reader_of(dataset, collate)), device=device)
     if collate is None and type(dataset) is TensorDataset:
         return HeldTensors(tensors=dataset.tensors, device=device)
     return InProcess(reader=reader_of(dataset, collate), device=device)
@@ -103,14 +108,28 @@ def fetch(dataset: MapDataset, indices: Indices, collate: Collate | None, device
     return in_process(dataset, collate, device).fetch(indices)
 
 
-def open_loader(dataset: MapDataset, collate: Collate | None, device: torch.device, performance: Performance) -> Loader:
+def open_loader(
+    dataset: MapDataset,
+    collate: Collate | None,
+    device: torch.device,
+    performance: Performance,
+    *,
+    records_per_item: int = 1,
+) -> Loader:
     """Return the loader that the choices of speed ask for; workers are started and have answered.
 
     Examples that lie in memory, or on a device, are read where they are: a worker could only copy them.
+
+    Args:
+        dataset: What is read.
+        collate: Turns a list of items into a batch; torch's default if None.
+        device: Where batches go.
+        performance: The choices of speed.
+        records_per_item: How many items of the data set are read together, as the records of one person.
     """
     if performance.workers and not (reader := reader_of(dataset, collate)).is_in_memory:
-        return Workers(reader, device, performance)
-    return in_process(dataset, collate, device)
+        return Workers(reader if records_per_item == 1 else Together(inner=reader), device, performance)
+    return in_process(dataset, collate, device, records_per_item=records_per_item)
 
 
 class Workers:

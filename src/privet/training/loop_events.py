@@ -48,6 +48,9 @@ class Observer:
     def sum_restarts(self) -> None:
         """The step's sum was thrown away; another pass follows."""
 
+    def evidence_changed(self) -> None:
+        """The step's sum is complete, and what is known of its programs, or of experiments on them, is new."""
+
     def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
         """The step's sum is complete, and noise is about to be added to it."""
 
@@ -57,7 +60,7 @@ class Observer:
     def round_ends(self) -> None:
         """All steps of a round are in the model."""
 
-    def step_ends(self, steps_done: int) -> None:
+    def step_ends(self, steps_ended: int) -> None:
         """The loop comes back for the next step."""
 
     def walk_ends(self) -> None:
@@ -93,6 +96,7 @@ class Events:
     forward_ends: tuple[Callable[[], None], ...] = ()
     batch_added: tuple[Callable[[Tensor, Tensor, ClippingRule], None], ...] = ()
     sum_restarts: tuple[Callable[[], None], ...] = ()
+    evidence_changed: tuple[Callable[[], None], ...] = ()
     before_noise: tuple[Callable[[ClippedSum, Noise], None], ...] = ()
     after_update: tuple[Callable[[int, int], None], ...] = ()
     round_ends: tuple[Callable[[], None], ...] = ()

@@ -6,21 +6,27 @@ chosen by the user makes a run repeatable and therefore not private; everything 
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
 import os
 import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from threading import Lock
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, Self
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 from torch import Tensor
 
 from privet.errors import LoopError
+from privet.mechanism.layout import Run, Share
+from privet.mechanism.sums import NormalSource
 from privet.training.device_noise import DeviceNoise
 
 _Numbers = NDArray[np.floating[Any]]
@@ -39,8 +45,25 @@ class NoiseSource(Protocol):
         """Add a fresh N(0, std^2) draw, its tail in double precision, to every element of a vector in place."""
         ...
 
+    def add_share(self, part: Tensor, std: float, share: Share) -> None:
+        """Add to some coordinates of a vector, in place, what :meth:`add_normal` would add to them in the whole of it.
+
+        Guarantee:
+            The source moves on as if the whole vector had been drawn: sources of one key that are asked alike, for
+            whichever shares, agree on every coordinate, and draw independent numbers for different ones.
+        """
+        ...
+
     def join(self, graph: torch.cuda.CUDAGraph) -> None:
         """Make sure that every replay of a graph that is about to be captured draws anew, or raise RuntimeError."""
+        ...
+
+    def new_number(self) -> int:
+        """Return a number that this source has given to nobody."""
+        ...
+
+    def numbered(self, number: int) -> NormalSource:
+        """Return a stream that is the same for the same number and independent of all other draws."""
         ...
 
 
@@ -58,9 +81,38 @@ class _Lane:
     def add(self, part: _Numbers, std: float) -> None:
         """Add noise made of the keystream to a block."""
         half = (len(part) + 1) // 2
+        cosine, sine = self._normal(*self._bits(half), std)
+        part[:half] += cosine
+        part[half:] += sine[: len(part) - half]
+
+    def add_some(self, numbers: _Numbers, length: int, runs: Iterable[Run], std: float) -> None:
+        """Add to some coordinates of a block what :meth:`add` would add to them.
+
+        Args:
+            numbers: All that is held of a vector.
+            length: Of the whole block.
+            runs: Where its coordinates are held; they count from the beginning of the block.
+            std: Standard deviation.
+        """
+        half = (length + 1) // 2
+        mantissas, angles = self._bits(half)
+        for run in runs:
+            for offset, stop, side in ((0, half, 0), (half, length, 1)):
+                first, last = max(run.start, offset), min(run.stop, stop)
+                if first < last:
+                    pairs = slice(first - offset, last - offset)
+                    # a pair may be asked for again, for its other number
+                    drawn = self._normal(mantissas[pairs].copy(), angles[pairs], std)[side]
+                    numbers[run.place + first - run.start :][: last - first] += drawn
+
+    def _bits(self, half: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return the bits of so many radii and angles."""
+        return self._long[:half], self._integers[8 // self._integers.itemsize * half :][:half]
+
+    def _normal(self, mantissas: NDArray[np.int64], angles: NDArray[Any], std: float) -> tuple[_Numbers, _Numbers]:
+        """Return the two numbers of each pair; the mantissas are overwritten."""
         width = self._integers.itemsize
-        mantissas, angles = self._long[:half], self._integers[8 // width * half :][:half]
-        radius, angle, cosine = self._scratch[:, :half]
+        radius, angle, cosine = self._scratch[:, : len(mantissas)]
         # 52 random bits behind the exponent of one: uniform doubles in [1, 2) without a conversion
         np.bitwise_and(mantissas, _MANTISSA, out=mantissas)
         uniform = np.bitwise_or(mantissas, _ONE, out=mantissas).view(np.float64)
@@ -78,8 +130,7 @@ class _Lane:
         else:
             np.cos(angle, out=cosine)
             sine = np.sin(angle, out=angle)
-        part[:half] += np.multiply(cosine, radius, out=cosine)
-        part[half:] += np.multiply(sine, radius, out=sine)[: len(part) - half]
+        return np.multiply(cosine, radius, out=cosine), np.multiply(sine, radius, out=sine)
 
 
 class KeystreamNoise:
@@ -104,9 +155,14 @@ class KeystreamNoise:
     # From so many numbers on several threads are worth waking, and past so many threads they wait for the interpreter.
     _MANY, _MOST_THREADS = 1 << 19, 8
     _BYTES_PER_NONCE = 1 << 35
+    # Nonces of one numbered stream: more than a vector in any memory needs.
+    _NONCES_PER_NUMBER = 1 << 32
 
     def __init__(self, key: bytes) -> None:
         """Key the stream with 44 secret bytes or more that are used for nothing else."""
+        self._secret, self._first_nonce = key, 0
+        self._numbers = itertools.count()
+        self._repeating: Self | None = None
         self._key, self._nonce = algorithms.AES(key[:32]), int.from_bytes(key[32:44], "big")
         self._renew()
         self._zeros = memoryview(bytes(8 * self._BLOCK))
@@ -122,15 +178,50 @@ class KeystreamNoise:
     def _renew(self) -> None:
         """Start the stream of the next nonce."""
         self._nonce = (self._nonce + 1) % (1 << 96)
-        self._cipher = Cipher(self._key, modes.GCM(self._nonce.to_bytes(12, "big"))).encryptor()
-        self._bytes_left = self._BYTES_PER_NONCE
+        self._cipher: CipherContext = Cipher(self._key, modes.GCM(self._nonce.to_bytes(12, "big"))).encryptor()
+        self._bytes_left, self._is_behind = self._BYTES_PER_NONCE, False
+
+    def new_number(self) -> int:
+        """Return the next number."""
+        return next(self._numbers)
+
+    def numbered(self, number: int) -> Self:
+        """Return the stream of a number, at its beginning; it has a key of its own, derived from this one's."""
+        if self._repeating is None:
+            self._repeating = type(self)(hashlib.sha512(b"privet numbered draws" + self._secret).digest())
+            self._repeating._first_nonce = self._repeating._nonce
+        other = self._repeating
+        other._nonce = (other._first_nonce + number * self._NONCES_PER_NUMBER) % (1 << 96)
+        other._renew()
+        return other
 
     def _fill(self, num_bytes: int, into: bytearray) -> None:
         """Fill a buffer with so many bytes of the keystream."""
         if num_bytes > self._bytes_left:
             self._renew()
+        if self._is_behind:
+            self._catch_up()
         self._bytes_left -= num_bytes
         self._cipher.update_into(self._zeros[:num_bytes], into)
+
+    def _skip(self, num_bytes: int) -> None:
+        """Move on as :meth:`_fill` does, without the bytes."""
+        if num_bytes > self._bytes_left:
+            self._renew()
+        self._bytes_left -= num_bytes
+        self._is_behind = True
+
+    def _catch_up(self) -> None:
+        """Move the cipher to the present place in the stream.
+
+        GCM encrypts in counter mode under the nonce and a counter of 32 bits that begins with two (NIST SP 800-38D,
+        7.1), so plain counter mode from that counter on is the same stream.
+        """
+        blocks, rest = divmod(self._BYTES_PER_NONCE - self._bytes_left, 16)
+        counter = self._nonce.to_bytes(12, "big") + (2 + blocks).to_bytes(4, "big")
+        self._cipher = Cipher(self._key, modes.CTR(counter)).encryptor()
+        self._cipher.update(self._zeros[:rest])
+        self._is_behind = False
 
     def join(self, graph: torch.cuda.CUDAGraph) -> None:
         """Refuse: a graph cannot call the cipher."""
@@ -160,6 +251,23 @@ class KeystreamNoise:
         if whole is not flat:
             flat.copy_(whole)
 
+    def add_share(self, part: Tensor, std: float, share: Share) -> None:
+        """Go through the blocks of the whole vector; those without coordinates of the share are skipped."""
+        whole = part if part.dtype in self._lanes else part.double()
+        numbers = whole.detach().numpy()
+        lane = self._lanes_for(1, whole.dtype)[0]
+        for start in range(0, share.total, self._BLOCK):
+            length = min(self._BLOCK, share.total - start)
+            num_bytes = (length + 1) // 2 * lane.bytes_per_pair
+            runs = share.between(start, start + length)
+            if runs:
+                self._fill(num_bytes, lane.keystream)
+                lane.add_some(numbers, length, runs, std)
+            else:
+                self._skip(num_bytes)
+        if whole is not part:
+            part.copy_(whole)
+
     def _lanes_for(self, length: int, dtype: torch.dtype) -> list[_Lane]:
         """Return a lane for each thread that noise of this length is worth, and at least one."""
         # what torch transforms, it shares out itself
@@ -173,7 +281,7 @@ class KeystreamNoise:
         return lanes[:number]
 
 
-class HostNoise:
+class HostNoise(KeystreamNoise):
     """Noise of the processor's keystream for a device that has no double precision, such as Apple's.
 
     Guarantee:
@@ -182,26 +290,59 @@ class HostNoise:
 
     _CHUNK = 1 << 22
 
-    def __init__(self, source: KeystreamNoise) -> None:
-        """Take over a stream that nobody else draws from."""
-        self._source = source
-
-    @property
-    def description(self) -> str:
-        """The stream's own."""
-        return self._source.description
-
-    def join(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Refuse, as the stream does."""
-        self._source.join(graph)
-
     def add_normal(self, flat: Tensor, std: float) -> None:
         """Draw chunk by chunk, and move each to where it is added."""
         for start in range(0, flat.numel(), self._CHUNK):
             part = flat[start : start + self._CHUNK]
             draws = torch.zeros(len(part), dtype=torch.promote_types(flat.dtype, torch.float32))
-            self._source.add_normal(draws, std)
+            super().add_normal(draws, std)
             part.add_(draws.to(device=flat.device))
+
+    def add_share(self, part: Tensor, std: float, share: Share) -> None:
+        """Draw chunk by chunk, as for the whole vector, and move what is held of each chunk to where it is added."""
+        for start in range(0, share.total, self._CHUNK):
+            length = min(self._CHUNK, share.total - start)
+            runs = share.between(start, start + length)
+            held = [Run(start=run.start, stop=run.stop, place=place) for run, place in _side_by_side(runs)]
+            draws = torch.zeros(sum(map(len, held)), dtype=torch.promote_types(part.dtype, torch.float32))
+            super().add_share(draws, std, Share(total=length, runs=tuple(held)))
+            moved = draws.to(device=part.device)
+            for run, mine in zip(runs, held, strict=True):
+                part[run.place : run.place + len(run)] += moved[mine.place : mine.place + len(run)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SharedNoise:
+    """Noise for the part of a sum that one rank holds: the numbers that the whole sum would get there.
+
+    Guarantee:
+        Ranks whose sources have one key, and are asked alike, add noise to every coordinate once, each to its own. The
+        noise of the whole sum is what a single process would draw, with the same variance and independence.
+
+    Attributes:
+        source: Of all ranks, under one key.
+        share: The coordinates of this rank.
+    """
+
+    source: NoiseSource
+    share: Share
+
+    def add_normal(self, flat: Tensor, std: float) -> None:
+        """Add the noise of this rank's coordinates."""
+        self.source.add_share(flat, std, self.share)
+
+
+def _side_by_side(runs: Sequence[Run]) -> Iterator[tuple[Run, int]]:
+    """Yield runs, each with its place if they were held one after the other."""
+    yield from zip(runs, accumulate(map(len, runs), initial=0), strict=False)
+
+
+def noise_source(key: np.random.SeedSequence, device: torch.device) -> NoiseSource:
+    """Return the source of noise on a device, under a key that is used for nothing else."""
+    if device.type == "cuda":
+        return DeviceNoise(key, device)
+    stream = KeystreamNoise if device.type == "cpu" else HostNoise
+    return stream(key.generate_state(6, np.uint64).tobytes())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -214,25 +355,29 @@ class Streams:
     """
 
     sampling: np.random.Generator
+    records: np.random.Generator
     masks: np.random.Generator
     noise: NoiseSource
     seed: int | None
     process: int
 
     @classmethod
-    def new(cls, device: torch.device, *, seed: int | None = None) -> Streams:
-        """Key new streams from the operating system, or from ``seed`` for a repeatable run that is not private."""
-        root = np.random.SeedSequence(secrets.randbits(256) if seed is None else seed)
-        sampling, masks, noise = root.spawn(3)
-        if device.type == "cuda":
-            source: NoiseSource = DeviceNoise(noise, device)
-        else:
-            stream = KeystreamNoise(noise.generate_state(6, np.uint64).tobytes())
-            source = stream if device.type == "cpu" else HostNoise(stream)
+    def new(cls, device: torch.device, *, seed: int | None = None, secret: int | None = None) -> Streams:
+        """Key new streams from the operating system, or from ``seed`` for a repeatable run that is not private.
+
+        Args:
+            device: Where noise is added.
+            seed: The user's.
+            secret: 256 bits that another rank of the run took from its operating system; None takes them here.
+        """
+        fresh = secrets.randbits(256) if secret is None else secret
+        root = np.random.SeedSequence(fresh if seed is None else seed)
+        sampling, masks, noise, records = root.spawn(4)
         return cls(
             sampling=np.random.Generator(np.random.PCG64DXSM(sampling)),
+            records=np.random.Generator(np.random.PCG64DXSM(records)),
             masks=np.random.Generator(np.random.PCG64DXSM(masks)),
-            noise=source,
+            noise=noise_source(noise, device),
             seed=seed,
             process=os.getpid(),
         )

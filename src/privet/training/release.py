@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
-from privet.accounting.ledger import Ledger, VoidReason
+from privet.accounting.ledger import VoidReason
 from privet.errors import LoopError
 from privet.mechanism.clipping import ClippingRun
 from privet.mechanism.executed import ExecutedRound, add_noise, add_symmetric_noise, executed_gaussian, executed_step
@@ -52,7 +52,27 @@ class Summed(Protocol[Covariant]):
         ...
 
 
-def _in_order(ledger: Ledger, event: DpEvent, *, charge: int, uses: int) -> Generator[None, Summed[T], Noisy[T]]:
+class Book(Protocol):
+    """Where a release is charged: the ledger of a run, or that of one of its ranks."""
+
+    def reserve(self, event: DpEvent, count: int = 1) -> None:
+        """Charge rounds before any of them runs; durable before this returns."""
+        ...
+
+    def check(self, done: ExecutedRound) -> None:
+        """Use up one reserved round, and refuse its release unless what was done is what was reserved."""
+        ...
+
+    def check_within(self, done: ExecutedRound) -> None:
+        """Refuse a further release of a round that is charged already unless it is what was charged."""
+        ...
+
+    def void(self, reason: VoidReason) -> None:
+        """Record that a round was begun and given up. It stays charged."""
+        ...
+
+
+def _in_order(ledger: Book, event: DpEvent, *, charge: int, uses: int) -> Generator[None, Summed[T], Noisy[T]]:
     """Carry out one release, from the charge to the comparison; the caller reads and sums at the ``yield``.
 
     Guarantee:
@@ -100,7 +120,7 @@ class ChargedRelease(Generic[T]):
     Guarantee: see ``_in_order``.
     """
 
-    def __init__(self, ledger: Ledger, event: DpEvent, *, charge: int = 1, uses: int = 1) -> None:
+    def __init__(self, ledger: Book, event: DpEvent, *, charge: int = 1, uses: int = 1) -> None:
         """Charge.
 
         Args:
@@ -113,6 +133,11 @@ class ChargedRelease(Generic[T]):
         self.is_open = False
         next(self._course)
         self.is_open = True
+
+    @classmethod
+    def further(cls, ledger: Book, event: DpEvent) -> Self:
+        """Return a further release of a round that is charged and in use: it charges no round and uses up none."""
+        return cls(ledger, event, charge=0, uses=0)
 
     def add_noise_and_compare(self, summed: Summed[T]) -> Noisy[T]:
         """Add the noise to a sum, compare it with the charge, and return the noisy value.
@@ -148,34 +173,27 @@ class ChargedRelease(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClippedStep:
+class GradientSum:
     """A clipped sum of gradients that waits for its noise. Secret.
 
     Attributes:
         clipped: The sum, with the bound that was kept.
+        noise: The noise piece of its plan.
+        source: Where the noise comes from.
         clipping: Releases the values that its next rule needs.
         sampling: How the examples were drawn.
     """
 
     clipped: ClippedSum
+    noise: Noise
+    source: NormalSource
     clipping: ClippingRun
     sampling: Sampling
 
-    def _noisy(self, value: T, private: PrivateSum, source: NormalSource) -> Noisy[T]:
-        executed = executed_step(private, clipping=self.clipping, sampling=self.sampling, source=source)
-        return Noisy(value=value, executed=executed)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GradientSum(ClippedStep):
-    """A clipped sum, with the noise piece of its plan and the source of the noise."""
-
-    noise: Noise
-    source: NormalSource
-
     def add_noise(self) -> Noisy[PrivateSum]:
         private = self.noise.add(self.clipped, self.source)
-        return self._noisy(private, private, self.source)
+        done = executed_step(private, clipping=self.clipping, sampling=self.sampling, source=self.source)
+        return Noisy(value=private, executed=done)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

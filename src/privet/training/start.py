@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import nn
 from torch.optim import Optimizer
@@ -15,13 +17,20 @@ from privet.isolation.watch import Waiver
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import Collate, MapDataset, check_dataset
+from privet.training.distributed.ranks import Point, Ranks, ranks_of
+from privet.training.distributed.shared_run import SharedRun
 from privet.training.folder import RunFolder
 from privet.training.launch.replay import Launch
 from privet.training.performance import Performance, chosen_performance
 from privet.training.prepared import PreparedRun
 from privet.training.session import Session
 from privet.training.telemetry import Receiver
+from privet.training.tracking.progress import Progress
 from privet.training.units import check_unit
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 def privatize(
@@ -36,9 +45,11 @@ def privatize(
     collate: Collate | None = None,
     collate_fn: Collate | None = None,
     telemetry: Receiver | None = None,
+    progress: Progress | None = None,
     averaging: ExponentialAverage | None = None,
     waive: Sequence[Waiver] = (),
     seed: int | None = None,
+    group: ProcessGroup | DeviceMesh | Ranks | None = None,
     engine: Engine | None = None,
     launch: Launch | None = None,
     physical_batch_size: int | None = None,
@@ -52,7 +63,8 @@ def privatize(
         model: Any module whose examples do not interact.
         optimizer: Any first-order torch optimizer over exactly the model's trainable parameters.
         dataset: A map-style data set; one item is one unit of privacy: one record, or what the data set states, for
-            instance :class:`~privet.training.units.OneItemPerPerson`. Its length changes no constant of the plan.
+            instance :class:`~privet.training.units.OneItemPerPerson`; or one record of a person who may have many:
+            :class:`~privet.training.persons.PersonRecords`. Its length changes no constant of the plan.
         plan: The accounted plan.
         performance: How a step is computed: engine, launch, physical batch size, workers that read the data.
         folder: Where to keep the ledger and checkpoints; a folder that has them is resumed. None keeps the ledger in
@@ -62,9 +74,12 @@ def privatize(
         collate: Turns a list of items into a batch; torch's default otherwise.
         collate_fn: The same, by the name that torch's ``DataLoader`` has for it.
         telemetry: Receives exact losses, clipped shares and batch sizes. They are not private.
+        progress: Receives the public values of each step: a bar or a tracker of :mod:`privet.tracking`.
         averaging: Keeps a moving average of the weights beside them, for ``session.averaged()``.
         waive: Checks that you answer for where they cannot be held; they stand in the guarantee.
         seed: Makes the run repeatable and NOT PRIVATE; for tests and benchmarks on public data.
+        group: The processes that train together, in a group or a mesh of one dimension over all of them; torch's
+            default process group if there is one. Every process calls this with the same arguments.
         engine: Deprecated; ``performance=Performance(engine=...)``.
         launch: Deprecated; ``performance=Performance(launch=...)``.
         physical_batch_size: Deprecated; ``performance=Performance(physical_batch_size=...)``.
@@ -80,19 +95,31 @@ def privatize(
         )
     if collate is not None and collate_fn is not None:
         raise ArgumentError("privatize() got collate= and collate_fn=, which are two names of one argument. Give one.")
-    run = PreparedRun(
-        model=model,
-        optimizer=optimizer,
-        dataset=check_unit(check_dataset(dataset), plan.unit),
-        plan=plan,
-        performance=chosen_performance("privatize", performance, former, stacklevel=3),
-        folder=_run_folder(folder, checkpoint_every, plan),
-        collate=collate or collate_fn,
-        telemetry=telemetry,
-        averaging=averaging,
-        waive=waive,
-        seed=seed if seed is None else checks.count("seed", seed, minimum=0),
-    )
+    chosen = chosen_performance("privatize", performance, former, stacklevel=3)
+    ranks = ranks_of(group)
+    run: PreparedRun | None = None
+    try:
+        with nullcontext() if ranks is None else ranks.together(Point.PREPARING):
+            run = PreparedRun(
+                model=model,
+                optimizer=optimizer,
+                dataset=check_unit(check_dataset(dataset), plan),
+                plan=plan,
+                performance=chosen,
+                folder=_run_folder(folder, checkpoint_every, plan),
+                collate=collate or collate_fn,
+                telemetry=telemetry,
+                progress=progress,
+                averaging=averaging,
+                waive=waive,
+                seed=seed if seed is None else checks.count("seed", seed, minimum=0),
+                shared=None if ranks is None else SharedRun(ranks),
+            )
+            run.join()
+    except BaseException:
+        if run is not None:  # another rank was refused
+            run.ledger.abandon()
+        raise
     return Session(run)
 
 

@@ -5,8 +5,9 @@ Sessions and the parties of a federation sum in this one way: fetch, forward (th
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -17,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privet.errors import LoopError, UnsupportedModel
+from privet.errors import LoopError, PlanError, UnsupportedModel
 from privet.gradients.capture.recorded import mark_batch
-from privet.gradients.engines.engine import NewProgram, RunningEngine, Spoiled
+from privet.gradients.engines.engine import NewProgram, RunningEngine, ScatteringEngine, Spoiled
 from privet.isolation.parts import tensors_of
-from privet.isolation.watch import Family, Watch
+from privet.isolation.watch import Evidence, Family, Watch
 from privet.mechanism.clipping import ClippingRule, ClippingRun
 from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum
@@ -39,6 +40,7 @@ from privet.training.launch.memory import NotFinite
 from privet.training.launch.replay import Launcher
 from privet.training.loading import Loader
 from privet.training.loop_events import Events, LossFunction
+from privet.training.persons import as_rows, mean_over_records, weighted_mean
 from privet.training.preflight.preflight import Preflight
 
 
@@ -61,7 +63,12 @@ class Summation:
             batches are replayed.
         cuts: Whether a batch of a new program is cut in two, so that the program is seen on two numbers of examples.
             Otherwise it is run once more on a probe, and the sum does not depend on which programs are new.
+        noted: The evidence for the isolation of examples that observers were told of last.
         defers: Whether a device is asked only once in a step if all gradients were finite: until one was not.
+        scatters: The engine, where each rank holds a part of the sum. All ranks then send as many examples through
+            the model at a time, so nothing that one of them finds in its examples may change that number.
+        records_per_item: The number of records of one example, which is then a person: a batch holds their records and
+            weights, and losses are averaged per person before gradients are clipped. Sizes count persons.
     """
 
     loader: Loader
@@ -76,7 +83,31 @@ class Summation:
     usual_size: int
     learns: bool = False
     cuts: bool = True
+    noted: Evidence | None = None
     defers: bool = True
+    scatters: ScatteringEngine | None = None
+    records_per_item: int = 1
+
+    @functools.cached_property
+    def averaged(self) -> Callable[[LossFunction], LossFunction]:
+        """From a loss per record to one per example; a function has one average, so that launchers know it again."""
+        return (lambda losses: losses) if self.records_per_item == 1 else functools.lru_cache(8)(mean_over_records)
+
+
+def examples_at_once(physical_batch_size: int, records_per_item: int) -> int:
+    """Return the number of examples of a physical batch, given in records.
+
+    Guarantee: the records of one person are in one physical batch, so their mean is clipped as a whole.
+
+    Raises:
+        PlanError: not even one person fits.
+    """
+    if physical_batch_size < records_per_item:
+        raise PlanError(
+            f"The physical batch holds {physical_batch_size} records and a person has up to {records_per_item} in a "
+            "step, which must go through the model together. Raise physical_batch_size or lower max_records."
+        )
+    return physical_batch_size // records_per_item
 
 
 def usual_size(sampling: Sampling) -> int:
@@ -113,6 +144,7 @@ class LogicalBatch:
         clipped: ClippedSum,
         index: int,
         steps_taken: int,
+        num_present: int | None = None,
     ) -> None:
         """Start from an empty sum.
 
@@ -123,16 +155,21 @@ class LogicalBatch:
             clipped: An empty sum, which is added to.
             index: The number of the step.
             steps_taken: Steps in the model.
+            num_present: How many of the indices count. The others go through the model and add nothing, so that all
+                ranks of a sharded model send as many through it. None if all count.
         """
+        self._size = len(indices) if num_present is None else num_present
+        self._num_present = 0  # of the physical batch that is out
         self._how, self._indices, self._rule, self._clipped, self._index = how, indices, rule, clipped, index
         self._steps_taken = steps_taken
         self._stage, self._awaits_losses, self._is_probe = _Stage.FRESH, False, False
         self._can_repeat = False  # whether the sum may start over, because the loss function is known
         self._is_cut = False  # whether physical batches are cut in two, to be compared
+        self._weights: Tensor | None = None  # of the records of the batch that was handed out, if losses are theirs
         how.watch.step = index
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return self._size
 
     @property
     def is_begun(self) -> bool:
@@ -144,7 +181,11 @@ class LogicalBatch:
         self._begin(None, "step.microbatches() can be walked through once per step.")
         if self._how.launcher.replays:
             self._how.launcher.refuse_manual_loop()
-        yield from self._physical_batches()
+        for batch in self._physical_batches():
+            if self._how.records_per_item > 1:
+                records, self._weights = batch
+                batch = as_rows(records)
+            yield batch
         self._how.preflight.check_walked()
         self._stage = _Stage.SUMMED
 
@@ -156,7 +197,7 @@ class LogicalBatch:
         self._stage = _Stage.WALKING
 
     def check_complete(self) -> None:
-        """Refuse a batch whose examples are not all in the sum."""
+        """Refuse a batch whose examples are not all in the sum; tell of new evidence before the sum is used."""
         if self._awaits_losses:
             raise LoopError("step.update() was called while a physical batch still waits for step.backward(losses).")
         if self._stage is _Stage.WALKING:
@@ -166,6 +207,11 @@ class LogicalBatch:
             )
         if self._stage is _Stage.FRESH and len(self._indices):
             raise LoopError("step.update() was called before step.microbatches() was walked through.")
+        how = self._how
+        if how.watch.evidence is not how.noted or how.preflight.failures:
+            how.noted = how.watch.evidence
+            for notify in how.events.evidence_changed:
+                notify()
 
     def _physical_batches(
         self, loss_function: LossFunction | None = None, *, can_repeat: bool = False, may_defer: bool = False
@@ -175,11 +221,12 @@ class LogicalBatch:
         for notify in how.events.pass_begins:
             notify()
         try:
-            for batch, size, is_probe in self._fetched():
-                self._is_probe = is_probe
+            for batch, size, num_present, is_probe in self._fetched():
+                self._is_probe, self._num_present = is_probe, num_present
                 if loss_function is not None and not is_probe:
-                    limit = how.physical_batch_size
-                    how.preflight.before(batch, loss_function, step=self._steps_taken, size=size, limit=limit)
+                    step, limit = self._steps_taken, how.physical_batch_size
+                    if step >= how.preflight.next_step or how.watch.evidence is not how.preflight.seen:
+                        how.preflight.before(batch, loss_function, step=step, size=size, limit=limit)
                     may_replay = how.launcher.replays and not self._is_cut
                     if may_replay and self._was_replayed(batch, size, loss_function):
                         continue
@@ -205,15 +252,17 @@ class LogicalBatch:
             self._note(outcome.losses, outcome.norms)
         return outcome is not None
 
-    def _fetched(self) -> Iterator[tuple[Any, int, bool]]:
-        """Yield physical batches, their sizes, and whether they are probes whose sum is thrown away.
+    def _fetched(self) -> Iterator[tuple[Any, int, int, bool]]:
+        """Yield physical batches, their sizes, how many of their rows count, and whether they are probes.
+
+        The sum of a probe is thrown away.
 
         A program must be seen on two numbers of examples before it is known not to depend on them. The first batch of
         all is cut in two unequal parts; where that settles nothing (the batch is small, or a part took another way at
         random) a part is handed out again with the same random numbers and one example more or less.
         """
         how, watch = self._how, self._how.watch
-        limit = how.physical_batch_size
+        limit, num_left = how.physical_batch_size, self._size
         if how.loader.reads_ahead:
             how.loader.begin(self._indices, limit)
         for part in split(self._indices, limit):
@@ -228,19 +277,20 @@ class LogicalBatch:
             for rows, size in pieces:
                 draws = Draws.now(how.device)
                 with watch.running(), without_search() if self._is_cut else nullcontext():
-                    yield rows, size, False
+                    yield rows, size, min(size, num_left), False
+                num_left = max(0, num_left - size)
                 if watch.latest is not None and not watch.latest.is_compared and has_rows(rows, size):
                     waiting[watch.latest] = (rows, size, draws)
             for family, (rows, size, draws) in waiting.items():
                 for repeated, wanted in resized(rows, size, limit=limit):
                     if not family.is_compared:
                         with watch.probing(family), draws.again(), without_search():
-                            yield repeated, wanted, True
+                            yield repeated, wanted, wanted, True
             # the program for one example says nothing of those for several
             if is_first and has_rows(batch, 1):
                 for repeated, wanted in resized(batch, 1, limit=limit):
                     with draws.again(), without_search():
-                        yield repeated, wanted, True
+                        yield repeated, wanted, wanted, True
 
     def add_clipped(self, losses: Tensor) -> None:
         """Clip the gradient of each example of the physical batch, and add it to the sum.
@@ -253,16 +303,15 @@ class LogicalBatch:
             raise LoopError("step.backward(losses) belongs inside the loop over step.microbatches(), once per batch.")
         for notify in how.events.forward_ends:
             notify()
+        if self._weights is not None:
+            losses, self._weights = weighted_mean(losses, self._weights), None
         if self._is_probe:
             aside = replace(self._clipped, flat=torch.zeros_like(self._clipped.flat), squares=None)
-            how.engine.add_clipped(losses, self._rule, aside)
-        else:
-            self._note(losses, self._added(losses))
-        self._awaits_losses = False
-
-    def _added(self, losses: Tensor) -> Tensor:
+            self._add_to(aside, losses)
+            self._awaits_losses = False
+            return
         try:
-            return self._how.engine.add_clipped(losses, self._rule, self._clipped)
+            norms = self._add_to(self._clipped, losses)
         except Spoiled as error:
             if self._can_repeat:
                 raise
@@ -271,6 +320,14 @@ class LogicalBatch:
                 "each example, in which such an example would spoil the others. Write step.accumulate(losses) instead "
                 "of a loop over step.microbatches(): it takes examples one at a time where that is needed."
             ) from error
+        self._note(losses[: self._num_present], norms)
+        self._awaits_losses = False
+
+    def _add_to(self, clipped: ClippedSum, losses: Tensor) -> Tensor:
+        """Add to a sum and return the norms of the examples that count."""
+        if self._how.scatters is None:
+            return self._how.engine.add_clipped(losses, self._rule, clipped)
+        return self._how.scatters.add_scattered(losses, self._rule, clipped, self._num_present)
 
     def _note(self, losses: Tensor, norms: Tensor) -> None:
         if self._how.learns:
@@ -285,6 +342,7 @@ class LogicalBatch:
         nothing is redrawn and nothing is charged twice.
         """
         how = self._how
+        loss_function = how.averaged(loss_function)
         self._begin(loss_function, "step.accumulate() must be the only pass over the step's examples.")
         replayed: LossFunction | None = loss_function
         usual, is_spoiled, self._can_repeat = how.physical_batch_size, False, True
@@ -302,7 +360,7 @@ class LogicalBatch:
                 how.physical_batch_size = 1  # an example alone spoils no other
                 is_spoiled = True
             except torch.OutOfMemoryError:
-                if how.physical_batch_size == 1:
+                if how.physical_batch_size == 1 or how.scatters is not None:
                     raise
                 how.physical_batch_size = math.ceil(how.physical_batch_size / 2)
             else:

@@ -106,10 +106,11 @@ def norm_quantiles(norms: Sequence[Tensor]) -> tuple[float, ...] | None:
 def noise_to_signal(noise: Noise, total: ClippedSum) -> float | None:
     """Return the expected length of the noise over the length of the clipped sum, to five digits.
 
-    Edge cases: None for noise that is not Gaussian with one size, in units of a geometry, and for a sum of zeros.
+    Edge cases: None for noise that is not Gaussian with one size, in units of a geometry, for a sum of zeros, and for a
+    sum of which this rank holds a part.
     """
     multiplier = spherical_gaussian_multiplier(noise)
-    if multiplier is None or total.frame is not None:
+    if multiplier is None or total.frame is not None or total.scatter is not None:
         return None
     signal = float(total.flat.norm())
     num_coordinates = total.flat.numel() if total.kept is None else len(total.kept.index)

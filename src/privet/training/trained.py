@@ -25,6 +25,11 @@ def check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
         )
     if isinstance(optimizer, SparseAdam):
         raise PlanError("SparseAdam takes sparse gradients, and noise is added to every coordinate. Use Adam.")
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise PlanError(
+            f"{type(optimizer).__name__} is a wrapper of another optimizer, which could step without it. Pass the "
+            "plain torch optimizer, before Accelerate or another library prepares it."
+        )
     owned = {id(value) for group in optimizer.param_groups for value in group["params"]}
     named = {id(value): name for name, value in model.named_parameters()}
     missing = [name for name, value in trainable_parameters(model) if id(value) not in owned]

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from privet.errors import DataError
+from privet.plan import Plan
 from privet.training.batching import MapDataset, check_dataset
+from privet.training.persons import HasOwners
 from privet.vocabulary import OneItem, Unit, one_item_of
 
 
@@ -74,11 +76,21 @@ def check_persons(names: list[object]) -> None:
         )
 
 
-def check_unit(dataset: MapDataset, unit: Unit) -> MapDataset:
-    """Return the data set that a plan about this unit may train on; refuse one whose items are something else.
+def check_unit(dataset: MapDataset, plan: Plan) -> MapDataset:
+    """Return the data set that a plan may train on; refuse one whose items are something else.
 
     Raises:
         DataError: saying what the items are, and the way out.
     """
-    one_item_of(dataset).check(unit)
+    if plan.sampling.contribution is not None:
+        # Ask the class, as for the unit of an item: a wrapper that forwards attributes knows nothing of its own items.
+        if not all(hasattr(type(dataset), name) for name in ("owners", "records")):
+            raise DataError(
+                f"{type(plan.sampling).__name__} bounds the records of each person, and the data set does not say "
+                "whose they are. Pass pv.PersonRecords(dataset=..., persons=...) or (..., person_of=...)."
+            )
+        return dataset
+    one_item_of(dataset).check(plan.unit)
+    if isinstance(dataset, HasOwners):
+        return dataset.records
     return dataset.dataset if isinstance(dataset, OneItemPerPerson) else dataset

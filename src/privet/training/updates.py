@@ -12,18 +12,22 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from privet.errors import LoopError
+from privet.mechanism.clipping import ClippingRun
+from privet.mechanism.executed import executed_step
+from privet.mechanism.layout import Share
 from privet.mechanism.noise import NoiseRun
-from privet.mechanism.sums import ClippedSum, PartViews, PrivateSum
+from privet.mechanism.sampling import Sampling
+from privet.mechanism.sums import ClippedSum, NormalSource, PartViews, PrivateSum
 from privet.training.optimizers import NoiseAware, tell_noise
-from privet.training.randomness import NoiseSource
-from privet.training.release import ClippedStep, Noisy
+from privet.training.randomness import NoiseSource, SharedNoise
+from privet.training.release import Noisy
 
 _log = logging.getLogger("privet")
 
@@ -41,6 +45,11 @@ class Update(Protocol):
     @property
     def private(self) -> PrivateSum:
         """The noisy sum; a recorded update fills in its numbers when it is applied, its event is right at once."""
+        ...
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the noise is in ``private`` already, and not only when the update is applied."""
         ...
 
     def apply(self, *, keep: Tensor | None) -> None:
@@ -80,6 +89,7 @@ class Updates:
         opened: The context in which the optimizer may step, with the gradients it is called with.
         divisor: By what noisy sums are divided; a constant of the plan.
         records: Whether updates may be recorded as CUDA graphs.
+        share: The coordinates of the whole sum that this rank holds; None for all.
     """
 
     source: NoiseSource
@@ -90,6 +100,7 @@ class Updates:
     opened: Callable[[Sequence[Tensor]], AbstractContextManager[Any]]
     divisor: float
     records: bool = False
+    share: Share | None = None
     _seen: dict[Hashable, int] = field(default_factory=dict)
     _recorded: dict[Hashable, _RecordedUpdate] = field(default_factory=dict)
 
@@ -101,7 +112,11 @@ class Updates:
             recording is used only for the noise, bound, memory and optimizer settings it was made with.
         """
         recorded = self._recording(noise, total) if self.records else None
-        return recorded or _EagerUpdate(private=noise.add(total, self.source), updates=self)
+        return recorded or _EagerUpdate(private=noise.add(total, self._sum_source), updates=self)
+
+    @property
+    def _sum_source(self) -> NormalSource:
+        return self.source if self.share is None else SharedNoise(source=self.source, share=self.share)
 
     def _recording(self, noise: NoiseRun, total: ClippedSum) -> _RecordedUpdate | None:
         key = self._key(noise, total)
@@ -149,15 +164,25 @@ class Updates:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StepSum(ClippedStep):
-    """The clipped sum of one training step; ``updates`` adds the noise, or finds the recording that will."""
+class StepSum:
+    """The clipped sum of one training step. Secret.
 
-    noise: NoiseRun
+    Attributes:
+        clipped: The sum, with the bound that was kept.
+        updates: Adds the noise, or finds the recording that will.
+        noise, clipping, sampling: The pieces of the plan at work.
+    """
+
+    clipped: ClippedSum
     updates: Updates
+    noise: NoiseRun
+    clipping: ClippingRun
+    sampling: Sampling
 
     def add_noise(self) -> Noisy[Update]:
-        update = self.updates.add_noise(self.noise, self.clipped)
-        return self._noisy(update, update.private, self.updates.source)
+        update, source = self.updates.add_noise(self.noise, self.clipped), self.updates.source
+        done = executed_step(update.private, clipping=self.clipping, sampling=self.sampling, source=source)
+        return Noisy(value=update, executed=done)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -166,6 +191,7 @@ class _EagerUpdate:
 
     private: PrivateSum
     updates: Updates
+    is_drawn: ClassVar[bool] = True
 
     def apply(self, *, keep: Tensor | None) -> None:
         """Write the gradients and step the optimizer, one operation after the other."""
@@ -194,6 +220,7 @@ class _RecordedUpdate:
     graph: torch.cuda.CUDAGraph
     updates: Updates
     _draws: list[Tensor] = field(default_factory=list)
+    is_drawn: ClassVar[bool] = False
 
     def apply(self, *, keep: Tensor | None) -> None:
         """Replay; nothing of the noise was added before."""

@@ -12,7 +12,7 @@ from torch.nn import functional
 from privet.gradients.capture import recorded
 from privet.gradients.engines import alike
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
-from privet.gradients.engines.engine import Clipper
+from privet.gradients.engines.clipper import Clipper
 from privet.gradients.forms.per_example import PerExample
 from privet.gradients.norms.planner import Planner
 from privet.gradients.norms.strategies import Strategy

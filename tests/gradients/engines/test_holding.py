@@ -16,7 +16,8 @@ from privet.errors import LoopError, UnsupportedModel
 from privet.federated.party_sums import clip
 from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
-from privet.gradients.engines.engine import Clipper, Engine
+from privet.gradients.engines.clipper import Clipper
+from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
 from privet.gradients.engines.holding import held_factors
 from privet.gradients.norms.planner import Planner

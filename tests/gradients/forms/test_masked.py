@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
-from privet.gradients.engines.engine import Clipper
+from privet.gradients.engines.clipper import Clipper
 from privet.gradients.forms.masked import MASKED, Masked, MaskedRankOne, SomeRows, keep_coordinates, keep_rows
 from privet.gradients.forms.per_example import (
     ConvGeometry,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from privet.training.launch.recording import _LARGE, _add, _let_products_be_sums
+from privet.training.launch.recording import _LARGE, Graph, _add, _let_products_be_sums
 
 PLACES = [torch.zeros(3, 4), torch.zeros(3, 2, 2), torch.zeros(3, 4), torch.zeros(3, 4)]
 
@@ -39,3 +41,20 @@ def test_every_sum_reaches_its_place(sizes: tuple[int, ...]) -> None:
     places, sums = [torch.ones(size) for size in sizes], [torch.randn(size) for size in sizes]
     _add(places, sums)
     assert all(torch.equal(place, 1 + total) for place, total in zip(places, sums, strict=True))
+
+
+@pytest.mark.gpu
+def test_a_capture_that_fails_leaves_the_generator_of_the_device_usable() -> None:
+    present, leaf = torch.ones(2, dtype=torch.bool, device="cuda"), torch.randn(2, 3, device="cuda")
+    calls = []
+
+    def program(places: Sequence[Tensor], present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
+        dropped = torch.nn.functional.dropout(leaves[0])
+        calls.append(None)
+        if len(calls) > 1:  # nothing may be read while operations are captured
+            dropped.sum().item()
+        return dropped.sum(1), dropped.norm(dim=1)
+
+    with pytest.raises(RuntimeError):
+        Graph().record(program, [torch.zeros(3, device="cuda")], present, [leaf], None)  # type: ignore[arg-type]
+    assert torch.rand(3, device="cuda").isfinite().all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import UserDict
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,8 @@ from privet import Adjacency, Gaussian, Performance, Plan, Poisson, Threshold, U
 from privet.errors import ArgumentError
 from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
-from privet.gradients.engines.engine import Clipper, ReplayableEngine
+from privet.gradients.engines.clipper import Clipper
+from privet.gradients.engines.engine import ReplayableEngine
 from privet.gradients.engines.functional import Functional
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
@@ -28,7 +30,7 @@ from privet.mechanism.sampling import FixedSize, Sampling
 from privet.mechanism.sums import ClippedSum
 from privet.mechanism.truncated import TruncatedPoisson
 from privet.training.launch.launcher import Replay
-from privet.training.launch.recording import Outcome, Recorder, zeros_like
+from privet.training.launch.recording import Graph, Outcome, Recorder, zeros_like
 from privet.training.launch.replay import (
     Automatic,
     Compiled,
@@ -465,3 +467,85 @@ def test_a_loop_over_microbatches_says_once_that_nothing_is_recorded(caplog: pyt
             step.update()
     assert caplog.text.count("only step.accumulate(loss_function) can record") == 1
     assert recorder.runs == 0
+
+
+class _Standardised(nn.Module):
+    """Its weight is computed from a parameter at every pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.head = nn.Parameter(torch.randn(5, 4)), nn.Linear(5, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight = (self.weight - self.weight.mean(1, keepdim=True)) / self.weight.std(1, keepdim=True)
+        return self.head(torch.tanh(functional.linear(inputs, weight)))  # type: ignore[no-any-return]
+
+
+class _Looking(_Plain):
+    """Looks whether a backward pass of earlier steps is still there: its nodes belong to a stream of their own."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.kept = model, list[str]()
+
+    def record(self, program, places, present, leaves, engine):  # type: ignore[no-untyped-def]
+        for name, value in self.model.named_parameters():
+            for _ in range(2):  # a node that nobody holds is made anew
+                node = value.view_as(value).grad_fn.next_functions[0][0]
+                if node.metadata.pop("seen", False):
+                    self.kept.append(name)
+                node.metadata["seen"] = True
+                del node
+        return super().record(program, places, present, leaves, engine)
+
+
+def _trained_standardised(model: nn.Module, launch: Launch, device: str) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    inputs, labels = torch.randn(24, 4, generator=generator), torch.randint(0, 3, (24,), generator=generator)
+    plan = replace(
+        _plan(6), sampling=FixedSize(dataset_size=24, batch_size=8, steps=6), adjacency=Adjacency.REPLACE_ONE
+    )
+    performance = Performance(physical_batch_size=8, launch=launch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(inputs.to(device), labels.to(device))
+    with privatize(model, optimizer, data, plan, performance=performance, seed=3) as session:
+        for step in session.steps():
+            step.accumulate(lambda x, y: functional.cross_entropy(model(x), y, reduction="none"))
+            step.update()
+    return model.state_dict()
+
+
+def test_no_graph_of_an_earlier_pass_is_held_when_a_program_is_recorded() -> None:
+    model = _Standardised()
+    recorder = _Looking(model)
+    _trained_standardised(model, _PlainLaunch(recorder), "cpu")
+    assert recorder.runs > 2
+    assert recorder.kept == []
+
+
+@pytest.mark.gpu
+def test_weights_computed_from_parameters_are_recorded_on_a_device(caplog: pytest.LogCaptureFixture) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    torch.manual_seed(0)
+    model = _Standardised().to("cuda")
+    other = copy.deepcopy(model)
+    with caplog.at_level(logging.WARNING, logger="privet"):
+        found = _trained_standardised(model, CudaGraph(), "cuda")
+    assert not [record for record in caplog.records if record.name == "privet"], "the recording must have been used"
+    _assert_same(found, _trained_standardised(other, Eager(), "cuda"), tolerance=1e-4)
+
+
+@pytest.mark.gpu
+def test_random_layers_go_on_after_a_capture_that_failed() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+    def program(places, present, values):  # type: ignore[no-untyped-def]
+        dropped = functional.dropout(values, 0.5)
+        return dropped, dropped.sum() if not torch.cuda.is_current_stream_capturing() else dropped[dropped > 0]
+
+    values = torch.ones(64, device="cuda")
+    with pytest.raises(RuntimeError):
+        Graph().record(program, [], values, [values], None)  # type: ignore[arg-type]
+    assert 0 < float(functional.dropout(values, 0.5).count_nonzero()) < 64

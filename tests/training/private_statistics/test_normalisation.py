@@ -23,7 +23,7 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
-from privet.training.classifier import fit_privately
+from privet.training.fitting import fit_privately
 from privet.training.performance import Performance
 from privet.training.private_statistics.normalisation import PrivateNormalisation, _sums
 from privet.vocabulary import Adjacency, Release, Unit

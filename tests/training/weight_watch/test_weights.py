@@ -352,6 +352,7 @@ def test_a_party_whose_forward_pass_writes_into_the_model_is_refused() -> None:
         sums.clipped_sum(np.arange(8), rule=rule, kept=None, noise=plan.noise, ledger=ledger, number=number)
 
     round_of(0)
+    round_of(2)  # no experiments are due before round 4
     writes = True
     with pytest.raises(UnsupportedModel, match="seen"):
         round_of(3)

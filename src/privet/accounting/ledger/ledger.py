@@ -16,7 +16,8 @@ Whatever fails wherever, the rows on disk charge at least what was released. Eig
    contain such a head was rolled back, or is another's.
 5. A resumed process starts with no rounds at hand, draws fresh randomness, and pays for repeated rounds again.
 6. One process at a time holds the ledger; a second one is refused, and so are a forked copy of the first and a process
-   that a launcher started together with others.
+   that a launcher started together with others. Ranks that carry out one run together have one ledger file, which
+   rank 0 holds; the others keep copies in memory.
 7. Every row names the plan. Rows of another plan, or opening with another plan, are refused.
 8. Order is the sequence number. No clock is consulted.
 
@@ -31,6 +32,7 @@ The other files: ``rows`` (their bytes), ``tally`` (their sum), ``views`` (for r
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -41,7 +43,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from privet import checks
 from privet.accounting.ledger.changes import Changed, Unexplained
 from privet.accounting.ledger.evidence import Settled, Tried, Vouched
-from privet.accounting.ledger.processes import check_alone
+from privet.accounting.ledger.processes import check_company, new_process_word, new_run_word
 from privet.accounting.ledger.rows import (
     MAX_COUNT,
     Closed,
@@ -59,12 +61,11 @@ from privet.accounting.ledger.rows import (
     checked_plan_hash,
 )
 from privet.accounting.ledger.store import FileSystem, LedgerFile, PosixFileSystem, reading
-from privet.accounting.ledger.tally import AtHand, Tally
+from privet.accounting.ledger.tally import AtHand, Tally, take_rows
 from privet.accounting.ledger.views import LedgerFacts, LedgerView
 from privet.errors import (
     ArgumentError,
     LedgerBusy,
-    LedgerCorrupt,
     LedgerError,
     LedgerMismatch,
     LedgerWriteError,
@@ -86,8 +87,17 @@ class Ledger(LedgerFacts):
     from it; a forked child can neither reserve nor check nor close on behalf of its parent.
     """
 
-    def __init__(self, *, tally: Tally, process: bytes, file: LedgerFile | None, heads: Heads | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        tally: Tally,
+        process: bytes,
+        file: LedgerFile | None,
+        heads: Heads | None = None,
+        num_processes: int = 1,
+    ) -> None:
         super().__init__(tally)
+        self._num_processes = num_processes
         self._heads = heads
         self._process = process
         self._file = file
@@ -99,11 +109,22 @@ class Ledger(LedgerFacts):
         self._unrecorded_mismatch = False
 
     @classmethod
-    def in_memory(cls, plan_hash: str, *, is_seeded: bool = False) -> Ledger:
+    def in_memory(cls, plan_hash: str, *, is_seeded: bool = False, num_processes: int = 1) -> Ledger:
         """Return a ledger that writes no file: the same checks, without surviving the process."""
-        process, tally = _new_process_word(), Tally()
-        tally.take(_first_line(tally, Created(plan={}, is_seeded=is_seeded, run=_new_run_word()), plan_hash, process))
-        return cls(tally=tally, process=process, file=None)
+        process, tally = new_process_word(num_processes), Tally()
+        tally.take(_first_line(tally, Created(plan={}, is_seeded=is_seeded, run=new_run_word()), plan_hash, process))
+        return cls(tally=tally, process=process, file=None, num_processes=num_processes)
+
+    @classmethod
+    def copy_in_memory(cls, rows: bytes, *, num_processes: int) -> Ledger:
+        """Return a ledger in memory that goes on from the rows of another process, for a rank of the same run.
+
+        Guarantee: rounds that the rows charge are charged here too, and are not at hand. This copy is no witness: what
+        it charges is durable only if the process that holds the file charges the same.
+        """
+        process, tally = new_process_word(num_processes), Tally()
+        take_rows(tally, io.BytesIO(rows), "the copy of the ledger of rank 0")
+        return cls(tally=tally, process=process, file=None, num_processes=num_processes)
 
     @classmethod
     def create(
@@ -116,6 +137,7 @@ class Ledger(LedgerFacts):
         assumptions: tuple[str, ...] = (),
         files: FileSystem | None = None,
         heads: Heads | None = None,
+        num_processes: int = 1,
     ) -> Ledger:
         """Start a new ledger file and hold it.
 
@@ -127,18 +149,19 @@ class Ledger(LedgerFacts):
             assumptions: What the guarantee rests on besides what follows from the plan.
             files: The file system to use; the real one if None.
             heads: Where the newest row is kept, so that a roll-back is noticed; None keeps it nowhere.
+            num_processes: How many ranks carry out the run; this one holds their ledger.
 
         Guarantee: on return the first row, the name and the folders above it are durable.
         Edge cases: an existing name raises ``LedgerError``; a full or read-only disk raises ``LedgerWriteError`` and
         leaves the name free.
         """
-        process = _new_process_word()
+        process = new_process_word(num_processes)
         tally = Tally()
-        entry = Created(plan=checked_plan(plan), is_seeded=is_seeded, assumptions=assumptions, run=_new_run_word())
+        entry = Created(plan=checked_plan(plan), is_seeded=is_seeded, assumptions=assumptions, run=new_run_word())
         line = _first_line(tally, entry, plan_hash, process)
         file = LedgerFile.create(Path(path), line, process=process.decode(), files=files or PosixFileSystem())
         tally.take(line)
-        return cls(tally=tally, process=process, file=file, heads=heads)
+        return cls(tally=tally, process=process, file=file, heads=heads, num_processes=num_processes)
 
     @classmethod
     def open(
@@ -149,6 +172,7 @@ class Ledger(LedgerFacts):
         former_hashes: Sequence[str] = (),
         files: FileSystem | None = None,
         heads: Heads | None = None,
+        num_processes: int = 1,
     ) -> Ledger:
         """Resume a ledger file and hold it, after checking every row.
 
@@ -158,6 +182,7 @@ class Ledger(LedgerFacts):
             former_hashes: The names that the same plan had in earlier formats; a ledger keeps the one it began with.
             files: The file system to use; the real one if None.
             heads: Where the newest row is kept; a ledger that lacks it is refused. None keeps it nowhere.
+            num_processes: How many ranks carry out the run from now on; this one holds their ledger.
 
         Guarantee: rounds that an earlier process reserved stay charged and are not at hand: they may have been
         released.
@@ -165,13 +190,13 @@ class Ledger(LedgerFacts):
         ``LedgerCorrupt``, another plan ``LedgerMismatch``, a ledger in use ``LedgerBusy``, a missing file, a link or
         anything but a regular file ``LedgerError``.
         """
-        asked, process = checked_plan_hash(plan_hash), _new_process_word()
+        asked, process = checked_plan_hash(plan_hash), new_process_word(num_processes)
         known = (asked, *(checked_plan_hash(former) for former in former_hashes))
         file = LedgerFile.open(Path(path), files=files or PosixFileSystem())
         try:
             tally = Tally()
             with file.reading() as reader:
-                has_unfinished_row = _take_all(tally, reader, path)
+                has_unfinished_row = take_rows(tally, reader, path)
             if tally.plan_hash.decode() not in known:
                 raise LedgerMismatch(
                     f"The ledger {path} belongs to the plan {tally.plan_hash.decode()}, asked was {asked}. Restore "
@@ -184,7 +209,7 @@ class Ledger(LedgerFacts):
         except BaseException:
             file.release()
             raise
-        opened = cls(tally=tally, process=process, file=file, heads=heads)
+        opened = cls(tally=tally, process=process, file=file, heads=heads, num_processes=num_processes)
         if heads is not None:
             heads.keep(opened)
         return opened
@@ -194,7 +219,7 @@ class Ledger(LedgerFacts):
         """Check every row of a ledger file and return what it says, without a lock and without changing it."""
         tally = Tally()
         with reading(Path(path), files=files or PosixFileSystem()) as reader:
-            has_unfinished_row = _take_all(tally, reader, path)
+            has_unfinished_row = take_rows(tally, reader, path)
         return LedgerView(tally=tally, has_unfinished_row=has_unfinished_row)
 
     def reserve(self, event: DpEvent, count: int = 1) -> None:
@@ -211,7 +236,7 @@ class Ledger(LedgerFacts):
             if rounds > MAX_COUNT:
                 raise ArgumentError(f"count must be at most 2**53, got {rounds}.")
             row = RowMaker(Reserved(coded=CodedEvent.of(event), count=rounds))
-        check_alone()
+        check_company(self._num_processes)
         self._check_usable()
         with self._guard:
             self._append(row)
@@ -421,24 +446,5 @@ class Ledger(LedgerFacts):
             self._file.release()
 
 
-def _new_process_word() -> bytes:
-    """Return a new word for this process, which must be the only one that trains."""
-    check_alone()
-    return os.urandom(8).hex().encode()
-
-
-def _new_run_word() -> str:
-    return os.urandom(16).hex()
-
-
 def _first_line(tally: Tally, entry: Created, plan_hash: str, process: bytes) -> bytes:
     return RowMaker(entry).line(RowFields(checked_plan_hash(plan_hash).encode(), tally.prev, process, tally.num_rows))
-
-
-def _take_all(tally: Tally, reader: Any, path: Path | str) -> bool:
-    try:
-        return tally.take_all(reader)
-    except LedgerCorrupt as error:
-        raise LedgerCorrupt(
-            f"{path}: {error} Restore the ledger from a copy; without it nobody knows what was spent."
-        ) from None

@@ -10,6 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO, assert_never
 
 from privet import checks
@@ -348,3 +349,13 @@ class AtHand:
             if room >= 0:
                 parts.append(Reserved(coded=events[key], count=rounds))
         return tuple(parts)
+
+
+def take_rows(tally: Tally, reader: Any, path: Path | str) -> bool:
+    """Take all rows of a file, and name it if one is corrupt; see ``Tally.take_all``."""
+    try:
+        return tally.take_all(reader)
+    except LedgerCorrupt as error:
+        raise LedgerCorrupt(
+            f"{path}: {error} Restore the ledger from a copy; without it nobody knows what was spent."
+        ) from None

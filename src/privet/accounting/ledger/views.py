@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NoReturn, TypeVar
 
 from privet.accounting.ledger.tally import LedgerHead, Tally
+from privet.html_tables import facts_table
 from privet.mechanism.events import DpEvent, compose
 
 T = TypeVar("T")
@@ -55,6 +56,18 @@ class LedgerFacts:
     def why_not_private(self) -> tuple[str, ...]:
         """Why nothing is promised for what was charged, besides a seed."""
         return self._tally.why_not_private
+
+    def _repr_html_(self) -> str:
+        """Return the ledger's facts for a notebook; all of them are public."""
+        facts = {
+            "rounds charged": self.charged_rounds,
+            "carried out to the plan's end": "yes" if self.is_complete else "not recorded",
+            "seeded, therefore not private": "yes" if self.is_seeded else "no",
+            "plan": self.plan_hash,
+            "newest row": self.head.sha256,
+        }
+        notes = (*self.why_not_private, *self.assumptions, *self.tried)
+        return facts_table(f"Ledger of the run {self.run}", facts, notes=notes)
 
     def contains(self, head: LedgerHead) -> bool:
         """Say whether the row named by ``head`` is in this ledger; if not, it was rolled back or is another run's."""

@@ -14,8 +14,9 @@ from privet.errors import ArgumentError
 from privet.vocabulary import OneItem, Unit
 
 _SEVERAL = (
-    "In the column {column!r} a person has several records, or a record has no name. Join each person's records into "
-    "one, keep one of them, or protect records: privacy.unit = 'record'."
+    "In the column {column!r} a person has several records, or a record has no name. Let the plan bound them: "
+    "privacy.sampling.kind = 'sampled_persons' or 'bounded_persons' with max_records (docs/persons.md). Otherwise join "
+    "each person's records into one, keep one of them, or protect records: privacy.unit = 'record'."
 )
 
 

@@ -128,6 +128,8 @@ def load_declared_table(
     learned = replace(
         _encoded(read_csv(train, table.schema(table.columns)), table, normalisation), one_item=table.one_record(persons)
     )
+    if persons is not None:
+        learned = replace(learned, persons=tuple(persons))
     nothing = ArrayDataset(features=learned.features[:0], labels=learned.labels[:0])
     return Split(train=learned, test=nothing if measured is None else measured, info=info, normalisation=normalisation)
 

@@ -30,7 +30,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from privet.errors import NoExampleRule, UnsupportedModel
-from privet.gradients.capture.composites import DECOMPOSED
+from privet.gradients.capture.composites import ATTENTION, DECOMPOSED, attention
 from privet.gradients.capture.in_place import Function, apart_from_views, with_own_history, writes
 from privet.gradients.capture.norm_statistics import with_statistics
 from privet.gradients.capture.observer import Call, Observer
@@ -162,6 +162,9 @@ class Capture(TorchFunctionMode):
         """Run the operation; examine it unless it is a call of a known program that was examined before."""
         recording = self.recording
         follower = recording.follower
+        if func is ATTENTION and self._has_learned_mask(args, kwargs or {}):
+            with self:
+                return attention(*args, **(kwargs or {}))
         # a known call is no unusual one
         if follower is None or (func is not follower.expected.known and (func in _UNUSUAL or writes(func))):
             return self._run_unusual(func, args, kwargs or {})
@@ -185,13 +188,18 @@ class Capture(TorchFunctionMode):
             if not use.fits((*args, *call.kwargs.values()), result):
                 return self._observe(call, result, follower)
             result = self._repeat_use(use, call, result)
-            follower.use(result)
         recording.last_known = known
         if known.is_private:
             setattr(result, MARK, self._mark)
             recording.program.append(func)
-        follower.after_known(result)
+        follower.after_known(result, is_use=use is not None)
         return result
+
+    def _has_learned_mask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the mask of an attention is made of parameters alone: what is inside then shows its gradient."""
+        mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+        is_learned = isinstance(mask, Tensor) and mask.is_floating_point() and id(mask) in self.recording.tracked
+        return is_learned and torch.is_grad_enabled() and not (kwargs.get("is_causal") or (len(args) > 5 and args[5]))
 
     def _repeat_use(self, known: KnownUse, call: Call, output: Tensor) -> Tensor:
         """Record a use of parameters as it was recorded when the program was new."""

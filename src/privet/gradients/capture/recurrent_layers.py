@@ -88,12 +88,18 @@ def reset_gates(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lstm:
+class _OfSums:
+    """A cell into which inputs and previous states enter as one sum, biases included."""
+
+    function: Callable[..., Any] = summed_gates
+    hidden_bias_inside: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lstm(_OfSums):
     """Long short-term memory without projection."""
 
     fused: Callable[..., Any] = torch._VF.lstm
-    function: Callable[..., Any] = summed_gates
-    hidden_bias_inside: bool = False
 
     def loop(self, gates: Tensor, states: States, weights: Weights, sizes: Sequence[int]) -> tuple[Tensor, States]:
         hidden, cell = LstmLoop.apply(gates, *states, weights.hidden, sizes)  # type: ignore[no-untyped-call]
@@ -114,13 +120,11 @@ class Gru:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rnn:
+class Rnn(_OfSums):
     """A plain recurrence through tanh or ReLU."""
 
     fused: Callable[..., Any]
     rectified: bool
-    function: Callable[..., Any] = summed_gates
-    hidden_bias_inside: bool = False
 
     def loop(self, gates: Tensor, states: States, weights: Weights, sizes: Sequence[int]) -> tuple[Tensor, States]:
         hidden = RnnLoop.apply(gates, *states, weights.hidden, self.rectified, sizes)  # type: ignore[no-untyped-call]

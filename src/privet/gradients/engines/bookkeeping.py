@@ -7,6 +7,7 @@ per-example gradient is written out unless that is cheapest.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,21 +21,16 @@ from privet.gradients.capture.capture import Capture
 from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.reaching import check_module_hooks, reach_of
 from privet.gradients.capture.recorded import Reach, Recording, send_back, sources_of
-from privet.gradients.engines.engine import (
-    Clipper,
-    NewProgram,
-    NotTried,
-    Present,
-    SumPlaces,
-    check_losses,
-    check_may_begin,
-)
+from privet.gradients.engines.clipper import Clipper, SumPlaces
+from privet.gradients.engines.engine import NewProgram, NotTried, Present, check_losses, check_may_begin
 from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.one_by_one import check_functions, take_one_by_one
 from privet.gradients.engines.prepared import Collector, Prepared
+from privet.gradients.engines.scattered_trial import check_scattered, not_scattered
 from privet.gradients.engines.trial import Trial, check_sums, new_trial, run_trial, single_example_axes, tolerance_of
 from privet.gradients.norms.budgets import Balanced, Budget
 from privet.gradients.norms.kernel_warmup import KernelWarmup, launches_of
+from privet.gradients.norms.known_times import KnownTimes
 from privet.gradients.norms.planner import TRACEABLE, Planner
 from privet.gradients.rules.example_axis import FRONT, ExampleAxis, FoldedAxis, axis_of, candidates
 from privet.gradients.rules.layer_rules import RULES, by_vmap
@@ -74,7 +70,9 @@ class BookKeeping:
     def start(
         self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, watch: Watch | None = None
     ) -> RunningBookKeeping:
-        planner = Planner(budget=self.memory)
+        devices = {parameter.device for parameter in parameters}
+        known = KnownTimes.of(devices.pop()) if len(devices) == 1 else None
+        planner = Planner(budget=self.memory, known=known)
         return RunningBookKeeping(
             model=model, rules=self.rules, parameters=parameters, layout=layout, planner=planner, watch=watch or Watch()
         )
@@ -101,6 +99,7 @@ class RunningBookKeeping:
     _can_repeat: bool = False
     _may_defer: bool = False
     _unread: list[Tensor] = field(default_factory=list)  # on the device: whether sums that nobody looked at are sound
+    _num_present: int | None = None  # rows after so many are padding; None where there is none
     _met_new_program: bool = False
     _expansions: dict[int, bool] = field(default_factory=dict)
     _warmup: KernelWarmup | None = None
@@ -157,6 +156,17 @@ class RunningBookKeeping:
 
         Without ``present`` no row is padding, and the host may be consulted.
         """
+        return self._add(losses, rule, into, present)
+
+    def add_scattered(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, num_present: int) -> Tensor:
+        """Add to a sum of which every rank holds a part; see :meth:`ScatteringEngine.add_scattered`."""
+        self._num_present, self._may_defer = num_present, False
+        try:
+            return self._add(losses, rule, into, None).norms[:num_present]
+        finally:
+            self._num_present = None
+
+    def _add(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor | None) -> Present:
         capture, self._capture = self._capture, None
         if capture is None:
             raise LoopError("step.backward(losses) was called outside step.microbatches().")
@@ -183,6 +193,7 @@ class RunningBookKeeping:
             budget=planner.budget,
             plain_bytes=planner.plain_bytes,
             counts_launches=planner.counts_launches,
+            known=planner.known,
         )
         try:
             yield
@@ -202,7 +213,7 @@ class RunningBookKeeping:
         self.watch.check_numbers(proof)
         clipper = Clipper(
             into, recording.batch_size, self.planner, present=present, known=prepared.measured, places=self._places,
-            defers=self._may_defer and losses.device.type in _ASYNCHRONOUS,
+            defers=self._may_defer and losses.device.type in _ASYNCHRONOUS, num_present=self._num_present,
         )  # fmt: skip
         if prepared.is_by_rules:
             self._collect(losses, recording, prepared, clipper)
@@ -242,6 +253,8 @@ class RunningBookKeeping:
                 trial = new_trial(losses, recording, reach.roots, self._inputs, [[axis] for axis in axes], self.layout)
         elif present is not None:
             raise NotTried("A program that is not proven must pass a trial before it can be replayed.")
+        elif into.scatter is not None:
+            raise not_scattered(str(proof.losses))
         else:
             reach = self._reach(losses, recording, signature)
             axes, trial, remembered = self._tried_axes(losses, recording, signature, reach)
@@ -262,7 +275,7 @@ class RunningBookKeeping:
         following = replace(prepared) if is_kept else None  # what is foreseen holds from the next run on
         if following is not None and is_by_rules:
             following.bind(recording, self.layout)
-        clipper = Clipper(into, size, self.planner, present=present)
+        clipper = Clipper(into, size, self.planner, present=present, num_present=self._num_present)
         with followed(recording.follower, self.watch):
             if prepared.is_by_rules:
                 try:
@@ -272,6 +285,8 @@ class RunningBookKeeping:
                         raise
                     fault = error
                     prepared.is_by_rules, clipper = False, Clipper(into, size, self.planner, present=present)
+            if not prepared.is_by_rules and into.scatter is not None:
+                raise not_scattered(str(fault)) from fault
             if not prepared.is_by_rules:
                 check_functions(recording.follower, self.parameters, fault)
                 self._without_rules.add(signature)
@@ -372,14 +387,22 @@ class RunningBookKeeping:
         """
         sound = norms.isfinite().all(1) & trial.losses.detach().isfinite()
         sound = sound if present is None else sound & present  # the clipper has taken out the padding
+        if self._num_present is not None:
+            sound[self._num_present :] = False
         factors = clipper.factors.amin(1)
         weights = (factors if is_linear else torch.ones_like(factors)).masked_fill(~sound, 0)
         lengths = torch.linalg.vector_norm(norms, dim=1).masked_fill(~sound, 0)
+        tolerance = tolerance_of(norms.dtype, is_half=trial.is_half)
+        if into.scatter is not None:
+            check_scattered(
+                trial, clipper.weighted_part, weights, norms.masked_fill(~sound.unsqueeze(1), math.nan), lengths,
+                self.parameters, self.layout, tolerance=tolerance, scatter=into.scatter,
+            )  # fmt: skip
+            return
         check_sums(
             clipper.weighted_sum, trial, weights, lengths, self.parameters, self.layout,
             keep=into.keep, frame=into.frame,
         )  # fmt: skip
-        tolerance = tolerance_of(norms.dtype, is_half=trial.is_half)
         check_norms(
             trial.losses, norms, self.parameters, self.layout, keep=into.keep, frame=into.frame, tolerance=tolerance
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 import torch
 from torch import Tensor, nn
@@ -102,7 +103,7 @@ def check_norms(
     """
     relative, absolute = tolerance
     wrong = set(layout.groups)
-    chosen = _typical(losses, norms)
+    chosen = typical(losses, norms)
     for place in chosen:
         found = norms[place]
         truth = _norms_of(losses, place, parameters, layout, keep=keep, frame=frame).to(found.dtype)
@@ -112,15 +113,20 @@ def check_norms(
         if not wrong:
             return
     if chosen:
-        names = [name for name, group in zip(layout.names, layout.groups, strict=True) if group in wrong]
-        raise UnsupportedModel(
-            f"Per-example gradients of {names} are longer than the engine measured, so nothing would hold them to the "
-            "bound: an operation on these parameters has a rule that measures wrongly. Correct the rule, or leave it "
-            "out of BookKeeping(rules=...)."
-        )
+        raise too_long(wrong, layout)
 
 
-def _typical(losses: Tensor, norms: Tensor) -> list[int]:
+def too_long(groups: AbstractSet[int], layout: Layout) -> UnsupportedModel:
+    """Return the error that names the parameters of groups whose gradients are longer than they were measured."""
+    names = [name for name, group in zip(layout.names, layout.groups, strict=True) if group in groups]
+    return UnsupportedModel(
+        f"Per-example gradients of {names} are longer than the engine measured, so nothing would hold them to the "
+        "bound: an operation on these parameters has a rule that measures wrongly. Correct the rule, or leave it out "
+        "of BookKeeping(rules=...)."
+    )
+
+
+def typical(losses: Tensor, norms: Tensor) -> list[int]:
     """Return the places of the longest gradient and of one in the middle, among those that are finite."""
     lengths = torch.linalg.vector_norm(norms, dim=1)
     sound = (lengths.isfinite() & losses.detach().isfinite()).nonzero().flatten()

@@ -1,26 +1,150 @@
-"""The computation of one program's gradients: prepared when the program is new, kept while it is recognised."""
+"""The computation of one program's gradients: prepared when the program is new, kept while it is recognised.
+
+The rule of a use finds its operands by name, asks which of them are trained, reads the geometry of the layer and moves
+the examples to the front. In a program that is known all of this is as it was. A bound rule does the rest: it turns the
+inputs and the output gradient of a batch into per-example gradients, in the same form and from the same operations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from privet.errors import NoExampleRule, PrivetError
-from privet.gradients.capture.recorded import Reach, Recording, Source, Use
+from privet.gradients.capture.observer import HALF
+from privet.gradients.capture.recorded import Reach, Recording, Source, Use, tensors_in
 from privet.gradients.engines.alike import Alike, alike_in
-from privet.gradients.engines.engine import Clipper, Measurement
+from privet.gradients.engines.clipper import Clipper, Measurement
 from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.forms.joining import joined
-from privet.gradients.forms.per_example import Explicit, PerExample
+from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Outer, PerExample
 from privet.gradients.norms.planner import Planner
-from privet.gradients.rules.bound_rules import Bound, bound
-from privet.gradients.rules.example_axis import ExampleAxis
-from privet.gradients.rules.layer_rules import ROW_WISE
-from privet.gradients.rules.rule_tools import Operand, Rule, resolved
+from privet.gradients.rules.example_axis import FRONT, ExampleAxis
+from privet.gradients.rules.layer_rules import OWN_RULES, ROW_WISE, convolution, geometry_of, linear
+from privet.gradients.rules.rule_tools import Operand, ParametersFreed, Rule, named_arguments, resolved, source_of
 from privet.mechanism.layout import Layout
+
+Formed = list[tuple[int, PerExample]]
+"""The gradients of parameters, by their positions in the layout."""
+
+
+class BoundRule(Protocol):
+    """A rule bound to one use."""
+
+    def form(self, inputs: Tensor, out_grads: Tensor) -> Formed:
+        """Return the gradients of the use's parameters, from its input and the gradient of its output."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Bound:
+    """A bound rule, and the tensors that it was bound to.
+
+    Attributes:
+        rule: The rule.
+        shapes: The shapes of the input and of the output gradient.
+        dtype: The type of both.
+    """
+
+    rule: BoundRule
+    shapes: tuple[torch.Size, torch.Size]
+    dtype: torch.dtype
+
+    def form(self, use: Use) -> Formed | None:
+        """Apply the rule to a use that a gradient has reached; None if it is not what the rule was bound to."""
+        inputs, out_grads = use.args[0], use.out_grad
+        if out_grads is None or (inputs.shape, out_grads.shape) != self.shapes:
+            return None
+        return self.rule.form(inputs, out_grads) if inputs.dtype == out_grads.dtype == self.dtype else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Bound:
+    """A rule with the positions of weight and bias; None for one that is not trained."""
+
+    weight: int | None
+    bias: int | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BoundLinear(_Bound):
+    """:func:`linear` of bound parameters."""
+
+    batch_size: int
+
+    def form(self, inputs: Tensor, out_grads: Tensor) -> Formed:
+        found: Formed = []
+        out_grads = out_grads.reshape(self.batch_size, -1, out_grads.shape[-1])
+        if self.weight is not None:
+            by_position = inputs.reshape(self.batch_size, -1, inputs.shape[-1])
+            found.append((self.weight, Outer(inputs=by_position, out_grads=out_grads)))
+        if self.bias is not None:
+            sums = out_grads.squeeze(1) if out_grads.shape[1] == 1 else out_grads.sum(1)
+            found.append((self.bias, Explicit(gradients=sums)))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BoundConvolution(_Bound):
+    """:func:`convolution` of bound parameters, with its geometry."""
+
+    geometry: ConvGeometry
+
+    def form(self, inputs: Tensor, out_grads: Tensor) -> Formed:
+        found: Formed = []
+        if self.weight is not None:
+            part = Convolution(inputs=inputs, out_grads=out_grads, geometry=self.geometry)
+            found.append((self.weight, part))
+        if self.bias is not None:
+            found.append((self.bias, Explicit(gradients=out_grads.flatten(2).sum(2))))
+        return found
+
+
+def _linear(use: Use, batch_size: int) -> BoundRule | None:
+    given = named_arguments(use, "input", "weight", "bias")
+    weight, bias = _position(use, given["weight"]), _position(use, given.get("bias"))
+    return BoundLinear(weight=weight, bias=bias, batch_size=batch_size)
+
+
+def _convolution(use: Use, batch_size: int) -> BoundRule | None:
+    given = named_arguments(use, "input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    geometry, sides = geometry_of(use, given)
+    if sides:
+        return None
+    weight, bias = _position(use, given["weight"]), _position(use, given.get("bias"))
+    return BoundConvolution(weight=weight, bias=bias, geometry=geometry)
+
+
+def _position(use: Use, tensor: Tensor | None) -> int | None:
+    source = source_of(use, tensor)
+    if source is None:
+        return None
+    (position,) = source.parameters
+    return position
+
+
+_BINDERS: Mapping[Rule, Callable[[Use, int], BoundRule | None]] = {linear: _linear, convolution: _convolution}
+
+
+def bound(use: Use, rule: Rule, axis: ExampleAxis, batch_size: int) -> Bound | None:
+    """Bind the rule of a use, for the next runs of its program; None for a use that its rule looks at every time.
+
+    Bound are uses in full precision whose examples lie in front and whose parameters are plain ones: no view and
+    nothing computed from them.
+    """
+    binder = _BINDERS.get(rule)
+    is_plain = not any(source.derived or source.undo is not None for source in use.sources)
+    if binder is None or axis != FRONT or not is_plain or not use.args or not isinstance(use.args[0], Tensor):
+        return None
+    inputs = use.args[0]
+    if inputs.dtype in HALF or inputs.dtype != use.output_dtype:
+        return None
+    found = binder(use, batch_size)
+    return None if found is None else Bound(rule=found, shapes=(inputs.shape, use.output_shape), dtype=inputs.dtype)
 
 
 @dataclass(eq=False)
@@ -105,31 +229,37 @@ class Collector:
     def _take(self, use: Use) -> None:
         """Apply the rule of a use, then let go of its tensors."""
         use.check_unchanged()
-        number = use.number
-        known = self.prepared.bound[number] if self.prepared.bound else None
+        known = self.prepared.bound[use.number] if self.prepared.bound else None
         formed = None if known is None else known.form(use)
-        if formed is None:
-            self._take_by_rule(use)
-        else:
-            for position, part in formed:
-                self._hand_on(position, part, is_foreseen=True)
+        is_foreseen = formed is not None
+        for position, part in self._formed_by_rule(use) if formed is None else formed:
+            if self.prepared.num_uses[position] == 1:
+                self.clipper.take(position, part, is_foreseen=is_foreseen)
+            else:
+                self._waiting.setdefault(position, []).append(part)
         use.release()  # the clipper has what the sum needs; the rest of the layer's inputs is freed
 
-    def _take_by_rule(self, use: Use) -> None:
-        rule, axis = self.prepared.rules[use.number], self.prepared.axes[use.number]
-        for source, part in _formed(rule, use, axis, self.batch_size):
+    def _formed_by_rule(self, use: Use) -> Formed:
+        """Return the gradients of plain parameters; those of derived tensors are kept for the end."""
+        found: Formed = []
+        for source, part in self._operands(use):
             if source.derived:
                 self._derived.append((source, part))
             else:
                 (position,) = source.parameters
-                self._hand_on(position, part)
+                found.append((position, part))
+        return found
 
-    def _hand_on(self, position: int, part: PerExample, *, is_foreseen: bool = False) -> None:
-        """Hand gradients to the clipper, unless the parameter is used elsewhere, too."""
-        if self.prepared.num_uses[position] == 1:
-            self.clipper.take(position, part, is_foreseen=is_foreseen)
-        else:
-            self._waiting.setdefault(position, []).append(part)
+    def _operands(self, use: Use) -> list[Operand]:
+        """Apply the rule of a use; parameters whose numbers it needs are gathered again where they were freed."""
+        rule, axis = self.prepared.rules[use.number], self.prepared.axes[use.number]
+        if rule in OWN_RULES:
+            try:
+                return _formed(rule, use, axis, self.batch_size)
+            except ParametersFreed:
+                pass
+        with self.clipper.gathered(tensors_in((use.args, use.kwargs))):
+            return _formed(rule, use, axis, self.batch_size)
 
     def _take_together(self, alike: Alike, uses: list[Use]) -> None:
         """Apply the rule of uses of one shape once, as to one use with more examples."""
@@ -154,8 +284,10 @@ class Collector:
             for use in uses:
                 self._take(use)
         for source, part in self._derived:
-            for position, pulled in _pull_back(source.tensor, part, source.parameters, self.parameters):
-                self._waiting.setdefault(position, []).append(pulled)
+            with self.clipper.gathered([self.parameters[position] for position in sorted(source.parameters)]):
+                pulled = _pull_back(source.tensor, part, source.parameters, self.parameters)
+            for position, found in pulled:
+                self._waiting.setdefault(position, []).append(found)
         for position, parts in self._waiting.items():
             self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
 

@@ -18,6 +18,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from privet.errors import UnsupportedModel
 from privet.gradients.capture.autograd_graph import nodes_behind
+from privet.gradients.sharding.local import is_sharded
 
 # Channels in a group of a norm that replaces a batch norm: fewer leave little of what tells examples apart.
 _LEAST_CHANNELS = 4
@@ -45,6 +46,7 @@ class Finding:
     kind: str
     problem: str
     fix: str
+    is_sharding: bool = False  # whether it is the doing of FSDP2, which sessions know
 
     def __str__(self) -> str:
         """Name, problem and fix in two sentences."""
@@ -111,6 +113,7 @@ def find_wrappers(model: nn.Module) -> list[Finding]:
             kind=type(part).__name__,
             problem="is spread over several processes or devices, of which this session sees one",
             fix="Pass the plain module, before it is wrapped or sharded (often .module), in a single process.",
+            is_sharding=hasattr(type(part), "_get_fsdp_state") or hasattr(part, "_local_tensor"),
         )
         for name, part in parts
         if any(_spreads(kind.__module__) for kind in type(part).__mro__)
@@ -121,8 +124,8 @@ def _spreads(module: str) -> bool:
     return module.startswith(_SPREADING) and not module.startswith(_CHECKPOINTING)
 
 
-def check_model(model: nn.Module) -> None:
-    """Refuse a model with known faults, naming each of them.
+def check_model(model: nn.Module, *, may_shard: bool = False) -> None:
+    """Refuse a model with known faults, naming each of them; ``may_shard`` if FSDP2 may have sharded it.
 
     Raises:
         UnsupportedModel: with one line per fault.
@@ -130,6 +133,8 @@ def check_model(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"A model is a torch.nn.Module, got {type(model).__name__}.")
     findings = find_problems(model)
+    if may_shard and is_sharded(model):  # how it is sharded is checked where its shards are found
+        findings = [finding for finding in findings if not finding.is_sharding]
     if findings:
         raise UnsupportedModel("\n".join(str(finding) for finding in findings))
     shapeless = [name for name, value in model.named_parameters() if isinstance(value, UninitializedParameter)]

@@ -295,12 +295,17 @@ def check_sums(
         if not wrong:  # no parameter can be wrong in both halves any more
             return
     if wrong and bool((weights > 0).any()):
-        raise UnsupportedModel(
-            f"The per-example gradients of {sorted(wrong)} do not add up to autograd's gradient: some operation on "
-            "them could not be observed (a compiled region, a custom autograd function), has no exact rule, or mixes "
-            "the examples of a batch. Call the model uncompiled and without custom functions on these parameters, or "
-            "freeze them."
-        )
+        raise no_sum(sorted(wrong))
+
+
+def no_sum(names: Sequence[str]) -> UnsupportedModel:
+    """Return the error that names parameters whose per-example gradients do not add up to autograd's."""
+    return UnsupportedModel(
+        f"The per-example gradients of {list(names)} do not add up to autograd's gradient: some operation on them "
+        "could not be observed (a compiled region, a custom autograd function), has no exact rule, or mixes the "
+        "examples of a batch. Call the model uncompiled and without custom functions on these parameters, or freeze "
+        "them."
+    )
 
 
 def tolerance_of(dtype: torch.dtype, *, is_half: bool) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import mul
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -199,7 +199,25 @@ class SharedProducts:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Outer:
+class _Factors:
+    """Gradients as products of the inputs of a layer and the gradients of its outputs, example by example."""
+
+    inputs: Tensor
+    out_grads: Tensor
+
+    def __len__(self) -> int:
+        return self.inputs.shape[0]
+
+    def __getitem__(self, rows: slice) -> Self:
+        return replace(self, inputs=self.inputs[rows], out_grads=self.out_grads[rows])
+
+    def without(self, bad: Tensor) -> Self:
+        inputs, out_grads = zero_rows(self.inputs, bad, is_gradient=False), zero_rows(self.out_grads, bad)
+        return replace(self, inputs=inputs, out_grads=out_grads)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outer(_Factors):
     """``gradient_b = sum over t of out_grad[b, t] x inputs[b, t]``: the weight of a linear map.
 
     Shapes: ``inputs [batch, t, d]``, ``out_grads [batch, t, p]``; the gradient is ``[p, d]``, or the same elements as
@@ -207,20 +225,12 @@ class Outer:
     the examples, nor to other output gradients.
     """
 
-    inputs: Tensor
-    out_grads: Tensor
     shape: tuple[int, ...] | None = None
     shared: SharedProducts | None = None
 
     @property
     def shape_key(self) -> Hashable:
         return _key(self.inputs, self.out_grads)
-
-    def __len__(self) -> int:
-        return self.inputs.shape[0]
-
-    def __getitem__(self, rows: slice) -> Outer:
-        return replace(self, inputs=self.inputs[rows], out_grads=self.out_grads[rows])
 
     def products_of_out_grads(self) -> Tensor:
         """Return the products between output gradients of all pairs of positions; they are not to be changed."""
@@ -247,11 +257,6 @@ class Outer:
             matrix += torch.mm(left, right, out_dtype=torch.float32)
         else:
             torch.addmm(matrix, left, right, out_dtype=torch.float32, out=matrix)
-
-    def without(self, bad: Tensor) -> Outer:
-        return replace(
-            self, inputs=zero_rows(self.inputs, bad, is_gradient=False), out_grads=zero_rows(self.out_grads, bad)
-        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -336,29 +341,27 @@ class ConvGeometry:
         """The padding as ``functional.pad`` takes it: both sides of each axis, the last axis first."""
         return [amount for size in reversed(self.padding) for amount in (size, size)]
 
+    @cached_property
+    def run(self) -> int:
+        """How many numbers of a patch lie side by side in an image whose channels come last."""
+        _, channels, *kernel = self.weight_shape
+        return channels * (kernel[-1] if self.dilation[-1] == 1 else 1)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Convolution:
+class Convolution(_Factors):
     """The weight of a convolution in one, two or three dimensions, with any stride, padding, dilation and groups.
 
     With ``sums_patches`` the weighted sum is a matrix product with the patches instead of a convolution's own weight
     gradient: faster on processors where the weight is large and the positions are few. Not for groups.
     """
 
-    inputs: Tensor
-    out_grads: Tensor
     geometry: ConvGeometry
     sums_patches: bool = False
 
     @property
     def shape_key(self) -> Hashable:
         return (_key(self.inputs, self.out_grads), self.geometry)
-
-    def __len__(self) -> int:
-        return self.inputs.shape[0]
-
-    def __getitem__(self, rows: slice) -> Convolution:
-        return replace(self, inputs=self.inputs[rows], out_grads=self.out_grads[rows])
 
     def in_full(self) -> Tensor:
         """Make examples groups of one large convolution: its weight gradient holds theirs side by side.
@@ -382,11 +385,6 @@ class Convolution:
             return
         scaled = scale(self.out_grads, weights, torch.promote_types(self.out_grads.dtype, torch.float32))
         into += self._weight_gradient(self.inputs, scaled, self.geometry.groups, copies=1)
-
-    def without(self, bad: Tensor) -> Convolution:
-        return replace(
-            self, inputs=zero_rows(self.inputs, bad, is_gradient=False), out_grads=zero_rows(self.out_grads, bad)
-        )
 
     def patches(self) -> Tensor:
         """Return what each position sees, ``[taps, batch, positions]``, by one strided copy."""

@@ -144,13 +144,8 @@ def _is_copied_by_pixel(part: Convolution) -> bool:
     """
     if part.inputs.is_cuda:
         return False
-    return part.geometry.stride[-1] > 1 or part.out_grads.shape[-1] <= _SHORT_LINE or _has_short_runs(part)
-
-
-def _has_short_runs(part: Convolution) -> bool:
-    """Whether few numbers of a patch lie side by side in an image whose channels come last."""
-    _, channels, *kernel = part.geometry.weight_shape
-    return channels * (kernel[-1] if part.geometry.dilation[-1] == 1 else 1) <= _SHORT_RUN
+    geometry = part.geometry
+    return geometry.stride[-1] > 1 or part.out_grads.shape[-1] <= _SHORT_LINE or geometry.run <= _SHORT_RUN
 
 
 def _pixel_patches_of(part: Convolution) -> Outer:
@@ -204,7 +199,7 @@ class _PixelPatches:
             (len(part), *positions, *kernel, channels), (per_example, *by_position, *by_tap, per_channel)
         )
         self._images, self._places = padded.flatten(1), None
-        if _has_short_runs(part):
+        if geometry.run <= _SHORT_RUN:
             numbers = torch.arange(self._images.shape[1], device=padded.device)
             self._places = numbers.as_strided(self.view.shape[1:], self.view.stride()[1:]).reshape(-1)
 

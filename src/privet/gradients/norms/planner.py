@@ -23,6 +23,7 @@ from privet.gradients.norms.conv_strategies import (
     ShiftedStore,
     Unfolded,
 )
+from privet.gradients.norms.known_times import KnownTimes
 from privet.gradients.norms.strategies import (
     Gram,
     GramKernel,
@@ -36,7 +37,7 @@ from privet.gradients.norms.strategies import (
     Written,
     parameter_size,
 )
-from privet.gradients.norms.timing import compared, is_on_processor, num_bytes
+from privet.gradients.norms.timing import can_run, compared, is_on_processor, num_bytes
 
 # Gradients that take this many times the work of products between positions are not written out even to time them.
 _HOPELESS = 16
@@ -125,6 +126,7 @@ class Planner:
         budget: How much memory may be spent on speed.
         times_all: Time a strategy also where it is the only one, for a report.
         counts_launches: Whether launching counts on a device; it does not where recorded graphs are replayed.
+        known: Times that earlier processes measured; None to measure everything.
         plain_bytes: Memory per example that plain training holds when its backward pass begins; None estimates it by
             the factors of all layers.
         by_parameter: The choices of the last physical batch, by the parameter's position in the layout.
@@ -137,6 +139,7 @@ class Planner:
     budget: Budget = field(default_factory=Balanced)
     times_all: bool = False
     counts_launches: bool = True
+    known: KnownTimes | None = None
     plain_bytes: float | None = None
     by_parameter: Mapping[int, Choice] = field(default_factory=dict)
     predicted_peak: float | None = None
@@ -174,7 +177,7 @@ class Planner:
         if len(options) == 1 and not self.times_all:
             tried = [Tried(strategy=options[0], seconds=math.nan, kept_bytes=factor_bytes)]
         else:
-            tried = compared(options, part, counts_launches=self.counts_launches)
+            tried = self._compared(options, part)
         strategy = fastest_within(tried, factor_bytes).strategy
         return Choice(
             strategy=strategy,
@@ -184,9 +187,23 @@ class Planner:
             on_processor=is_on_processor(part),
         )
 
+    def _compared(self, options: Sequence[Strategy], part: PerExample) -> list[Tried]:
+        """Time the candidates, unless an earlier process did that on the same device."""
+        if self.known is None:
+            return compared(options, part, counts_launches=self.counts_launches)
+        found = self.known.tried(
+            options, part, counts_launches=self.counts_launches, works=lambda strategy: can_run(strategy, part)
+        )
+        if found is None:
+            found = compared(options, part, counts_launches=self.counts_launches)
+            self.known.note(found, part, counts_launches=self.counts_launches)
+        return found
+
     def settle(self, used: Sequence[Choice]) -> None:
         """Choose anew for all layers of a physical batch together; ``used`` are their choices, in order."""
         self.has_new, self.revision = False, self.revision + 1
+        if self.known is not None:
+            self.known.save()
         found = list({id(choice): choice for choice in used}.values())
         index = {id(choice): place for place, choice in enumerate(found)}
         order = [index[id(choice)] for choice in used]

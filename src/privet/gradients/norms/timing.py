@@ -23,6 +23,9 @@ _SHORT = 2e-2
 # A strategy that is this many times slower than another in its first run is not run again.
 _HOPELESS = 3.0
 _REPEATS = 3
+# On a device so many runs are launched one after the other. A run that takes longer than this counts alone: it hides
+# its launches, and its time varies little.
+_IN_A_ROW, _LONG_ON_DEVICE = 4, 2e-3
 # The device sleeps for this many times the launching time, so that everything is launched when it begins. The number of
 # cycles per second is higher than any device has.
 _HEAD_START, _CYCLES = 1.5, 3e9
@@ -77,6 +80,15 @@ def compared(strategies: Sequence[Strategy], part: PerExample, *, counts_launche
     return [trier.tried_again(each) if each.seconds <= _HOPELESS * best else each for each in tried]
 
 
+def can_run(strategy: Strategy, part: PerExample) -> bool:
+    """Whether a strategy runs on some gradients; its first run compiles and tunes."""
+    try:
+        _Trier(part, counts_launches=True).run_once(strategy)
+    except Exception:  # noqa: BLE001 -- another strategy gives the same sums
+        return False
+    return True
+
+
 class _Trier:
     """Gradients to try strategies on, with the memory that a weighted sum needs."""
 
@@ -96,7 +108,9 @@ class _Trier:
         """Try on the piece; a device compiles and tunes at the first call, which therefore does not count."""
         seconds, kept_bytes = self._on_piece(strategy)
         if self._into.is_cuda:
-            seconds = self._on_whole(strategy)
+            seconds = self._run(strategy, 1)
+            if seconds <= _LONG_ON_DEVICE:
+                seconds = self._on_whole(strategy)
         elif seconds < _SHORT * self._scale:
             seconds = min(seconds, self._on_piece(strategy)[0])
         return Tried(strategy=strategy, seconds=seconds, kept_bytes=kept_bytes * self._scale)
@@ -105,7 +119,13 @@ class _Trier:
         """Repeat and keep the least time: the rest is due to other programs on the machine."""
         if not self._into.is_cuda and first.seconds > _LONG * self._scale:
             return replace(first, seconds=min(first.seconds, self._on_piece(first.strategy)[0]))
+        if self._into.is_cuda and first.seconds > _LONG_ON_DEVICE:
+            return replace(first, seconds=min(first.seconds, self._run(first.strategy, 1)))
         return replace(first, seconds=min(self._on_whole(first.strategy) for _ in range(_REPEATS)))
+
+    def run_once(self, strategy: Strategy) -> None:
+        """Take norms and weighted sum of the whole batch."""
+        self._launch(strategy, 1)
 
     def _on_piece(self, strategy: Strategy) -> tuple[float, int]:
         start = self._now()
@@ -121,7 +141,9 @@ class _Trier:
         # several in a row on a device, or launching time would hide computing time. Weights that share products form
         # them once, so as many runs as weights charge each weight its part
         shared = self._part.shared if isinstance(self._part, Outer) else None
-        in_a_row = 4 if self._into.is_cuda else 1 if shared is None else shared.num_weights
+        return self._run(strategy, _IN_A_ROW if self._into.is_cuda else 1 if shared is None else shared.num_weights)
+
+    def _run(self, strategy: Strategy, in_a_row: int) -> float:
         start = self._now()
         self._launch(strategy, in_a_row)
         launched = time.perf_counter() - start

@@ -21,6 +21,7 @@ from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.recorded import Use, is_batch, tensors_in
 from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample
+from privet.gradients.norms import kernels
 from privet.gradients.rules import recurrent_rules
 from privet.gradients.rules.bag_rules import embedding_bag
 from privet.gradients.rules.example_axis import FRONT, ExampleAxis, InnerAxis, WholeAxis
@@ -30,6 +31,7 @@ from privet.gradients.rules.rule_tools import (
     Operand,
     Rule,
     by_position,
+    check_held,
     exact,
     factors_of,
     named_arguments,
@@ -163,7 +165,23 @@ def broadcast_sum(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]
     """A parameter added to, or copied for, every example: its gradient is the output's, summed over broadcasting."""
     if len(use.sources) != 1 or use.kwargs.get("alpha", 1) != 1:
         return by_vmap(use, axis, batch_size)
-    gradients = axis.in_front(out_grad_of(use), batch_size)
+    return _broadcast(use, out_grad_of(use), axis, batch_size)
+
+
+def scaling(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    """A parameter that multiplies every example: the output's gradient times the other factor, summed likewise.
+
+    Unlike :func:`by_vmap` it does without the numbers of the parameter.
+    """
+    others = [value for value in use.args if isinstance(value, Tensor) and is_batch(value)]
+    if len(use.sources) != 1 or len(others) != 1 or len(use.args) != 2 or use.kwargs:
+        return by_vmap(use, axis, batch_size)
+    return _broadcast(use, out_grad_of(use) * rounded_like(others[0].detach(), use), axis, batch_size)
+
+
+def _broadcast(use: Use, gradients: Tensor, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    """Sum gradients in the shape of an output down to the operand that was broadcast to it, for each example."""
+    gradients = axis.in_front(gradients, batch_size)
     source = use.sources[0]
     if not isinstance(axis, WholeAxis) and not _is_outside(source.tensor, axis, len(use.output_shape)):
         return by_vmap(use, axis, batch_size)
@@ -175,6 +193,27 @@ def broadcast_sum(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]
         summed = summed_to(gradients, torch.Size(shape))
         return [(source, Explicit(gradients=summed.reshape(batch_size, *source.tensor.shape)))]
     return [(source, Explicit(gradients=summed_to(gradients, source.tensor.shape)))]
+
+
+def broadcast_product(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    """A parameter that multiplies every example, as the scale of a norm written out: gradient times other factor."""
+    is_plain = len(use.sources) == 1 and len(use.args) == 2 and not use.kwargs and axis == WholeAxis(axis=0)
+    if not is_plain or not all(isinstance(factor, Tensor) for factor in use.args):
+        return by_vmap(use, axis, batch_size)
+    source = use.sources[0]
+    scale, inputs = use.args if use.args[0] is source.tensor else use.args[::-1]
+    # the parameter has no axis of the examples, and the other factor is not broadcast
+    out_grads = out_grad_of(use)
+    if scale is not source.tensor or scale.dim() >= inputs.dim() or inputs.shape != out_grads.shape:
+        return by_vmap(use, axis, batch_size)
+    inputs = inputs.detach()
+    if scale.dim() == 1 and inputs.dim() > 1 and scale.shape == inputs.shape[-1:] and kernels.available(inputs):
+        rows = inputs.reshape(batch_size, -1, inputs.shape[-1])
+        zeros = torch.zeros(rows.shape[:2], dtype=torch.float32, device=rows.device)
+        found = kernels.row_affine_sums(rows, zeros, torch.ones_like(zeros), out_grads.reshape(rows.shape))[0]
+    else:
+        found = summed_to(out_grads * exact(inputs), scale.shape)
+    return [(source, Explicit(gradients=found))]
 
 
 def _is_outside(operand: Tensor, axis: ExampleAxis, num_axes: int) -> bool:
@@ -205,6 +244,7 @@ def by_vmap(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     Exact for every operation that has its examples on the same axis of output and all batch operands and draws no
     randomness.
     """
+    check_held(use)
     batch_operands = [tensor for tensor in tensors_in((use.args, use.kwargs)) if is_batch(tensor)]
     out_grad, operands = out_grad_of(use), [exact(tensor.detach()) for tensor in batch_operands]
     try:
@@ -286,12 +326,22 @@ RULES: Mapping[Function, Rule] = {
     functional.batch_norm: batch_norm,
     recurrent_layers.summed_gates: recurrent_rules.summed_gates,
     recurrent_layers.reset_gates: recurrent_rules.reset_gates,
+    torch.mul: broadcast_product,
+    Tensor.mul: broadcast_product,
+    Tensor.__mul__: broadcast_product,
+    Tensor.__rmul__: broadcast_product,
     torch.add: broadcast_sum,
     Tensor.add: broadcast_sum,
     Tensor.__add__: broadcast_sum,
     Tensor.__radd__: broadcast_sum,
     Tensor.add_: broadcast_sum,
     Tensor.__iadd__: broadcast_sum,
+    torch.mul: scaling,
+    Tensor.mul: scaling,
+    Tensor.__mul__: scaling,
+    Tensor.__rmul__: scaling,
+    torch.multiply: scaling,
+    Tensor.multiply: scaling,
     Tensor.expand: broadcast_sum,
     Tensor.expand_as: broadcast_sum,
     torch.broadcast_to: broadcast_sum,
@@ -302,8 +352,11 @@ RULES: Mapping[Function, Rule] = {
 }
 """Rules by operation. A session may extend a copy; this table never changes."""
 
-ROW_WISE: frozenset[Rule] = frozenset([linear, convolution, layer_norm, rms_norm, group_norm])
+ROW_WISE: frozenset[Rule] = frozenset([linear, convolution, layer_norm, rms_norm, group_norm, broadcast_product])
 """Rules that look at the rows of the examples and at shapes, never at the numbers of a parameter.
 
 Uses of equal shape may be handed to such a rule as one use with more examples.
 """
+
+OWN_RULES: frozenset[Rule] = frozenset([*RULES.values(), by_vmap])
+"""Rules that say so, by :func:`check_held`, where they need the numbers of parameters."""

@@ -9,12 +9,27 @@ import torch
 from torch import Tensor
 
 from privet.gradients.capture.observer import HALF
-from privet.gradients.capture.recorded import Source, Use
+from privet.gradients.capture.recorded import Source, Use, tensors_in
 from privet.gradients.forms.per_example import PerExample
 from privet.gradients.rules.example_axis import FRONT, ExampleAxis
 
 Operand = tuple[Source, PerExample]
 Rule = Callable[[Use, ExampleAxis, int], list[Operand]]
+
+
+class ParametersFreed(Exception):
+    """A rule needs the numbers of parameters whose memory was given back."""
+
+
+def check_held(use: Use) -> None:
+    """Refuse to go on where a parameter among the arguments was gathered for the forward pass, and is not any more.
+
+    Raises:
+        ParametersFreed: the rule is asked again while they are gathered.
+    """
+    for tensor in tensors_in((use.args, use.kwargs)):
+        if tensor.layout is torch.strided and tensor.numel() and not tensor.untyped_storage().nbytes():
+            raise ParametersFreed
 
 
 def named_arguments(use: Use, *names: str) -> dict[str, Any]:

@@ -20,6 +20,9 @@ def with_fields(given: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         RecipeError: a key is unknown or missing beside a declared size.
     """
+    inner = given.get("sampling")
+    if isinstance(inner, Mapping):  # a sampler of persons contains the sampler with the declared size
+        given = {**given, "sampling": with_fields(inner)}
     piece = codec.SAMPLING.get(str(given.get("kind")))
     build = getattr(piece, "for_dataset", None)
     if piece is None or build is None:

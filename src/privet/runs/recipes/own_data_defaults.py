@@ -20,6 +20,42 @@ _FEWEST_RECORDS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
+class Persons:
+    """The persons whom a table is about, each with many records.
+
+    Attributes:
+        column: The column that names the person of a record.
+        num_persons: Declared number of persons; a public number, which may be rounded.
+        max_records: The most records of a person: in a step, or in the whole run if records are drawn.
+        draws_records: Whether records are drawn, of which each person keeps a few, instead of persons.
+    """
+
+    column: str
+    num_persons: int
+    max_records: int
+    draws_records: bool = False
+
+    def __post_init__(self) -> None:
+        checks.count("max_records", self.max_records)
+        if checks.count("num_persons", self.num_persons) < _FEWEST_RECORDS:
+            raise RecipeError(
+                f"The declared number of persons is {self.num_persons}. Below {_FEWEST_RECORDS} persons noise that "
+                "hides one of them hides all of them: no useful private model can be trained. Check --persons."
+            )
+
+    def sampling(self, num_records: int, batch_size: int, poisson: dict[str, Any]) -> dict[str, Any]:
+        """Return the sampler that uses about this many records in a step."""
+        if self.draws_records:
+            pool = max(1, min(num_records, self.num_persons * self.max_records))
+            sizes = {"dataset_size": pool, "batch_size": min(batch_size, pool)}
+            return {"kind": "bounded_persons", "max_records": self.max_records, "sampling": {**poisson, **sizes}}
+        each = min(self.max_records, max(1.0, num_records / self.num_persons))
+        drawn = min(self.num_persons, max(1, math.ceil(batch_size / each)))
+        sizes = {"dataset_size": self.num_persons, "batch_size": drawn}
+        return {"kind": "sampled_persons", "max_records": self.max_records, "sampling": {**poisson, **sizes}}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Promise:
     """The guarantee that the user asks for.
 
@@ -27,11 +63,13 @@ class Promise:
         epsilon: Target epsilon.
         train_size: Declared number of records; a public number, which may be rounded.
         delta: Target delta; None for the default of the declared size.
+        persons: The persons to protect; None to protect records.
     """
 
     epsilon: float
     train_size: int
     delta: float | None = None
+    persons: Persons | None = None
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -42,18 +80,18 @@ class Promise:
             )
 
     def settings(self, *, batch_size: int, epochs: int, norm: float) -> dict[str, Any]:
-        """Return the recipe's [privacy] table."""
+        """Return the recipe's [privacy] table; the batch size is a number of records."""
+        size, sampling = self.train_size, {"kind": "poisson", "epochs": epochs}
+        if self.persons is None:
+            sampling |= {"dataset_size": size, "batch_size": batch_size}
+        else:
+            size, sampling = self.persons.num_persons, self.persons.sampling(self.train_size, batch_size, sampling)
         return {
             "epsilon": float(self.epsilon),
-            "delta": default_delta(self.train_size) if self.delta is None else self.delta,
+            "delta": default_delta(size) if self.delta is None else self.delta,
             "adjacency": "add_or_remove",
-            "unit": "record",
-            "sampling": {
-                "kind": "poisson",
-                "dataset_size": self.train_size,
-                "batch_size": batch_size,
-                "epochs": epochs,
-            },
+            "unit": "record" if self.persons is None else "person",
+            "sampling": sampling,
             "clipping": {"kind": "threshold", "norm": norm},
             "noise": {"kind": "gaussian"},
         }
@@ -96,6 +134,8 @@ def table_recipe(
         "label": _plain(schema.label),
         "columns": [_plain(column) for column in schema.columns],
     }
+    if promise.persons is not None:
+        table |= {"person": promise.persons.column, "num_persons": promise.persons.num_persons}
     batch_size = min(1_024, max(1, math.ceil(promise.train_size / 20)))
     # Few records mean small batches and much noise in their mean, which a large step would only amplify.
     learning_rate = round(min(0.2, max(0.02, promise.train_size / 40_000)), 3)

@@ -158,7 +158,8 @@ class Recipe(Table):
         raise RecipeError(
             f"privacy.unit is '{unit.value}', and nothing says that a record of '{self.dataset}' is one {unit.value}. "
             "A person may have several records, and the noise hides one. For data of your own name the column of "
-            "persons (table.person = 'COLUMN'; nobody may then have two records), or declare that each record holds "
+            "persons (table.person = 'COLUMN') and bound the records of each (privacy.sampling.kind = "
+            "'sampled_persons'), or declare that each record holds "
             "everything about one person (one_record_per_person = true in [table] or [images]; the guarantee then "
             "says so). Otherwise set privacy.unit = 'record'."
         )

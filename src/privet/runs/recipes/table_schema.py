@@ -131,8 +131,8 @@ def schema_of_public_sample(
     return TableSchema(label=label, columns=columns, left_out=tuple(left_out))
 
 
-def schema_to_write(path: str | os.PathLike[str], *, target: str, delimiter: str) -> str:
-    """Return a schema file for the user to complete, with the names of the columns.
+def schema_to_write(path: str | os.PathLike[str], *, target: str, delimiter: str, person: str | None = None) -> str:
+    """Return a schema file for the user to complete, with the names of the columns, without that of persons.
 
     Guarantee: only the first line of the private file is read, and it is shown only if it names the target, so that a
     record of a file without a header is not mistaken for names.
@@ -144,7 +144,7 @@ def schema_to_write(path: str | os.PathLike[str], *, target: str, delimiter: str
     features = [
         f"  {{ name = {json.dumps(name, ensure_ascii=False)}, low = ?, high = ? }},"
         for name in header
-        if name and name != target
+        if name and name not in (target, person)
     ]
     label = f'  {{ name = {json.dumps(target, ensure_ascii=False)}, categories = ["?", "?"] }},  # the target'
     return "\n".join(

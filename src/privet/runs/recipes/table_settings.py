@@ -76,7 +76,8 @@ class TableSettings(Table):
         decimal: The decimal mark of numbers, a point or a comma.
         max_record_length: The most characters of one record, a million if not given; a longer record is refused.
         person: The column that names the person of a record. With it the unit may be a person, if nobody has two
-            records.
+            records or ``privacy.sampling`` bounds the records of each.
+        num_persons: Declared number of persons; a public number, which may be rounded. For comparisons only.
         one_record_per_person: Declares that each record holds everything about one person, for tables without names.
             The guarantee lists it as an assumption.
     """
@@ -91,6 +92,7 @@ class TableSettings(Table):
     decimal: str = "."
     max_record_length: Count | None = None
     person: str | None = None
+    num_persons: Count | None = None
     one_record_per_person: bool | None = None
 
     def declared(self) -> DeclaredTable:

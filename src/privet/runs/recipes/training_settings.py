@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,6 +20,13 @@ class Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class PlainSums:
+    """An optimizer whose weights are, for the comparison of noise, the plain sums of its updates."""
+
+    momentum_of_updates: ClassVar[float] = 0.0
+    kept_weight: ClassVar[float] = 1.0
+
+
 class SgdSettings(Table):
     """Stochastic gradient descent; with momentum, the heavy ball."""
 
@@ -33,8 +40,18 @@ class SgdSettings(Table):
         """State of the optimizer for every weight."""
         return int(self.momentum > 0)
 
+    @property
+    def momentum_of_updates(self) -> float:
+        """Share of an update in the next one."""
+        return self.momentum
 
-class RmspropSettings(Table):
+    @property
+    def kept_weight(self) -> float:
+        """Factor that weights keep in a step."""
+        return max(0.0, 1 - self.learning_rate * self.weight_decay)
+
+
+class RmspropSettings(PlainSums, Table):
     """RMSprop."""
 
     kind: Literal["rmsprop"]
@@ -49,7 +66,7 @@ class RmspropSettings(Table):
         return 1 + int(self.momentum > 0)
 
 
-class TwoMoments(Table):
+class TwoMoments(PlainSums, Table):
     """Settings of an optimizer of the Adam family."""
 
     @property

@@ -39,6 +39,7 @@ class Call:
         kwargs: The named ones.
         result: The result, with slots.
         is_read: Whether it hands numbers of a tensor to Python.
+        is_settled: Whether a read has one answer in every run of its program, so that no device need be asked.
         constant: The function with its result, where the call has no tensor of the device among its arguments and
             tensors of another one: they are public values, and a recording cannot repeat the copy from there.
         asides: The calls before it that have nothing to do with the device: switches, computations elsewhere. They are
@@ -54,6 +55,7 @@ class Call:
     kwargs: dict[str, Any]
     result: Any
     is_read: bool = False
+    is_settled: bool = False
     constant: Constant | None = None
     asides: Sequence[Call] = ()
     following: list[Call] = field(default_factory=list)
@@ -243,6 +245,16 @@ class Program:
                 wanted.update(call.needs)
                 found.append(call)
         return found[::-1]
+
+    def is_settled(self, read: Call) -> bool:
+        """Whether a read depends on nothing but the numbers in the calls of the program.
+
+        No weight, buffer or example is among the arguments of the calls that it depends on, and none of them hands out
+        memory as it was found. Values of other devices are compared in every dry run.
+        """
+        calls = [*self.producers(read), read]
+        given = [leaf for call in calls for leaf in leaves_in([*call.args, call.kwargs]) if isinstance(leaf, Tensor)]
+        return not given and not any("empty" in getattr(call.function, "__name__", "") for call in calls)
 
     @property
     def given(self) -> list[Tensor]:

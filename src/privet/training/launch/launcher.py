@@ -196,6 +196,8 @@ class Replay:
             self._give_up(f"the program cannot be repeated ({(str(error).splitlines() or [''])[0]})")
             return None
         outcome, is_known = self._sum(losses, form, size, rule, into)
+        # A graph that is alive keeps the nodes of the weights, which belong to this stream; a recording needs its own.
+        del losses
         self._num_seen[end] = self._num_seen.get(end, 0) + 1
         if is_known and self._num_seen[end] >= self.warm_up:
             self._record(end, form, rule, into)

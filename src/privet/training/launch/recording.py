@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -72,7 +73,7 @@ class Graph:
         torch.cuda.current_stream().wait_stream(aside)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with _generator_kept(present.device), torch.cuda.graph(graph):
             outcome = Outcome(*program(places, present, *leaves))
 
         def run() -> Outcome:
@@ -80,6 +81,22 @@ class Graph:
             return outcome
 
         return run
+
+
+@contextmanager
+def _generator_kept(device: torch.device) -> Iterator[None]:
+    """Put the device's generator back as it was if the block fails.
+
+    A capture that fails leaves torch's generator in the state that it has during captures, and every later draw of the
+    process would fail.
+    """
+    generator = torch.cuda.default_generators[device.index]
+    before = generator.clone_state()
+    try:
+        yield
+    except BaseException:
+        generator.graphsafe_set_state(before)
+        raise
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from privet.errors import UnsupportedModel
+from privet.gradients.sharding.local import local_part
 
 _OWN_TO_TORCH = frozenset(vars(nn.Module()))
 
@@ -17,12 +18,20 @@ _OWN_TO_TORCH = frozenset(vars(nn.Module()))
 class ModelState:
     """A copy of the state that a forward pass must not change, for comparison and restoration."""
 
-    def __init__(self, model: nn.Module) -> None:
-        """Copy the buffers and weights of the model, and record the numbers and containers of its modules."""
-        self._model = model
+    def __init__(self, model: nn.Module, settle: Callable[[], None] = lambda: None) -> None:
+        """Copy the buffers and weights of the model, and record the numbers and containers of its modules.
+
+        ``settle`` makes a sharded model hold its shards alone.
+        """
+        self._model, self._settle = model, settle
         self._kinds = {name: type(module).__name__ for name, module in model.named_modules()}
-        self._tensors = {name: value.detach().clone() for name, value in _tensors(model)}
+        self._tensors = {name: value.detach().clone() for name, value in self._now()}
         self._notes = _notes(model)
+
+    def _now(self) -> Iterator[tuple[str, Tensor]]:
+        self._settle()
+        yield from ((name, local_part(value)) for name, value in self._model.named_buffers())
+        yield from ((name, local_part(value)) for name, value in self._model.named_parameters())
 
     def check_unchanged(self) -> None:
         """Refuse a model that a forward pass has changed.
@@ -51,7 +60,7 @@ class ModelState:
         return ", ".join(self._changed()) or "The model or its loss function"
 
     def _changed(self) -> list[str]:
-        now, notes = dict(_tensors(self._model)), _notes(self._model)
+        now, notes = dict(self._now()), _notes(self._model)
         parameters = {name for name, _ in self._model.named_parameters()}
         tensors = [
             self._described(name, "parameter" if name in parameters else "buffer")
@@ -67,16 +76,11 @@ class ModelState:
 
     def restore(self) -> None:
         """Restore buffers and weights that a forward pass changed."""
-        for name, value in _tensors(self._model):
+        for name, value in self._now():
             before = self._tensors.get(name)
             if before is not None and before.shape == value.shape and not _same(value, before):
                 with torch.no_grad():
                     value.copy_(before)
-
-
-def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_buffers()
-    yield from model.named_parameters()
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:

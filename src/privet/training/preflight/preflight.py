@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from privet import checks
 from privet.errors import DataError, LossError, PrivetError, UnsupportedModel
@@ -28,15 +27,16 @@ from privet.training.batching import without_search
 from privet.training.launch.recording import LossFunction
 from privet.training.preflight.agreeing import agree, gradients_agree
 from privet.training.preflight.equal_draws import EqualDraws
+from privet.training.preflight.half_precision import HalfPrecision
 from privet.training.preflight.limits import Limit, Limits
 from privet.training.preflight.made_up import MadeUpBatches, joined, part_of, spoiled
 from privet.training.preflight.model_state import ModelState
 from privet.training.preflight.repeatable import repeatable
 from privet.training.preflight.suspects import find_suspect
+from privet.training.preflight.trained_model import TrainedModel, WholeModel
 
 # For losses of probabilities, for usual inputs, and for branches that only extreme inputs trigger.
 _RANGES = ((0.0, 1.0), (-2.0, 2.0), (-40.0, 40.0))
-_HALF = (torch.float16, torch.bfloat16)
 # All kinds of programs are tried up to this number.
 _FEW_KINDS = 4
 # Numbers of made-up examples: for programs without a proof, for proven programs, and for the proof.
@@ -79,7 +79,7 @@ def preflight(model: nn.Module, loss_function: LossFunction, batch: Any, *, num_
     """
     check_model(model)
     made_up = MadeUpBatches.of(batch, num_examples=checks.count("num_examples", num_examples, minimum=2))
-    program, state = _Program(model=model, loss_function=loss_function), ModelState(model)
+    program, state = _Program(trained=WholeModel(model=model), loss_function=loss_function), ModelState(model)
     limits = _limits_of(program, made_up, state)
     _failure_of(lambda: program.losses(made_up.zeros()))
     state.accept_flags()
@@ -150,17 +150,20 @@ class Preflight:
     one more if the program is new and takes integers. All other programs get every experiment.
     """
 
-    def __init__(self, model: nn.Module, watch: Watch) -> None:
-        self._model, self._watch = model, watch
-        self._last_step, self._num_kinds = -1, -1
-        self._evidence: Evidence | None = None  # of the watch at the last count of kinds
+    def __init__(self, model: nn.Module, watch: Watch, *, trained: TrainedModel | None = None) -> None:
+        """Try nothing yet; ``trained`` if the model is shared out between ranks."""
+        self._trained: TrainedModel = WholeModel(model=model) if trained is None else trained
+        self._watch = watch
+        self._num_kinds = -1
+        self.next_step = 0  # experiments are due then, whatever program runs
+        self.seen: Evidence | None = None  # of the watch at the last count of kinds; they are due if it has changed
         self._is_proven = False
         self._first_kind: tuple[Callable[..., Any], ...] = ()  # that of the first made-up batch
         self._limits: Mapping[int, Limit] | None = None
         self.failures: Sequence[Exception | None] = ()
 
     def before(self, batch: Any, loss_function: LossFunction, *, step: int, size: int, limit: int) -> None:
-        """Run the experiments on batches like this one, if they are due.
+        """Run the experiments on batches like this one, if ``next_step`` is reached or a new kind of program was seen.
 
         Args:
             batch: The next batch; only its shapes and types are used.
@@ -175,19 +178,17 @@ class Preflight:
         """
         if limit == 1:  # a single example has no others to mix with
             return
-        is_turn = step != self._last_step and step & (step - 1) == 0
-        if not is_turn and self._watch.evidence is self._evidence:
-            return
-        self._evidence = self._watch.evidence
+        is_turn = step >= self.next_step
+        self.next_step, self.seen = 1 << step.bit_length(), self._watch.evidence
         # a model that skips layers at random has a new kind at every step: then ever fewer kinds are tried
         kinds = self._watch.num_kinds_besides(self._first_kind)
         is_new = kinds > self._num_kinds and (kinds <= _FEW_KINDS or kinds & (kinds - 1) == 0)
         if not (is_new or is_turn) or self._watch.has_waived(Check.EXPERIMENTS):
             return
-        self._last_step = step
         try:
             made_up = MadeUpBatches.of(batch, num_examples=max(2, min(_EXAMPLES, limit)), size=size)
-            program, state = _Program(model=self._model, loss_function=loss_function), ModelState(self._model)
+            program = _Program(trained=self._trained, loss_function=loss_function)
+            state = ModelState(self._trained.model, self._trained.settle)
             if self._num_kinds < 0:  # the first program of this session
                 self._prove(program, made_up.of_at_most(_EXAMPLES_OF_PROOF), state)
             if is_new:
@@ -286,33 +287,16 @@ def _failure_of(experiment: Callable[[], object]) -> Exception | None:
     return None
 
 
-class _HalfPrecision(TorchFunctionMode):
-    """Notes whether anything was computed in half precision."""
-
-    def __init__(self) -> None:
-        """Nothing was, so far."""
-        super().__init__()
-        self.is_met = False
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Look at the result of a call."""
-        result = func(*args, **(kwargs or {}))
-        self.is_met = self.is_met or (isinstance(result, Tensor) and result.dtype in _HALF)
-        return result
-
-
 @dataclass(kw_only=True)
 class _Program:
     """A model and its loss; every run starts from the same random state."""
 
-    model: nn.Module
+    trained: TrainedModel
     loss_function: LossFunction
     is_half: bool = False  # whether parts of it were seen to run in half precision
 
     def losses(self, batch: Any, *, seed: int = 0) -> Tensor:
-        tensors, precision = tensors_of(batch), _HalfPrecision()
+        tensors, precision = tensors_of(batch), HalfPrecision()
         with repeatable(tensors[0].device, seed), torch.enable_grad(), without_search(), precision:
             parts = batch if isinstance(batch, tuple | list) else (batch,)
             losses: object = self.loss_function(*parts)
@@ -326,18 +310,15 @@ class _Program:
 
     def idle(self, batch: Any) -> set[str]:
         """Return the names of the trainable parameters that have no part in the losses of a batch."""
-        named = [(name, value) for name, value in self.model.named_parameters() if value.requires_grad]
-        found: Sequence[Tensor | None] = torch.autograd.grad(
-            self.losses(batch).sum(), [value for _, value in named], allow_unused=True
-        )
-        return {name for (name, _), gradient in zip(named, found, strict=True) if gradient is None}
+        names = [name for name, value in self.trained.model.named_parameters() if value.requires_grad]
+        found = self.trained.gradient(self.losses(batch).sum())
+        return {name for name, gradient in zip(names, found, strict=True) if gradient is None}
 
     def gradient(self, losses: Tensor, chosen: Tensor) -> Sequence[Tensor | None]:
         """Return the gradient of the chosen examples' losses, one tensor per parameter."""
-        parameters = [value for value in self.model.parameters() if value.requires_grad]
         total = losses[chosen.to(losses.device)].sum()
         with without_search():
-            return torch.autograd.grad(total, parameters, allow_unused=True, retain_graph=True)
+            return self.trained.gradient(total)
 
 
 def _described(losses: object) -> str:
@@ -375,19 +356,26 @@ class _Experiment:
         losses = self.program.losses(first)
         self.state.check_unchanged()
         mine = torch.arange(self.made_up.num_examples) % 2 == 0
-        found = self._losses_beside(first, second, losses.detach(), mine)
+        # at most one of the passes holds its activations: recorded steps have theirs beside them
+        one, losses = self.program.gradient(losses, mine), losses.detach()
+        found = self._losses_beside(first, second, losses, mine)
         if self._is_sound(found, ~mine):
-            self._gradients_agree(losses, found, mine)
-        self._losses_beside(first, second, losses.detach(), ~mine)
+            self._check_gradients(one, self.program.gradient(found, mine))
+        del one, found
+        self._losses_beside(first, second, losses, ~mine)
         self.state.check_unchanged()
 
     def _is_sound(self, losses: Tensor, chosen: Tensor) -> bool:
         """Whether the gradient of some examples is finite: zero times what is not would spoil that of the others."""
-        return all(part is None or bool(part.isfinite().all()) for part in self.program.gradient(losses, chosen))
+        found = self.program.gradient(losses, chosen)
+        is_finite = all(part is None or bool(part.isfinite().all()) for part in found)
+        return self.program.trained.everywhere(is_finite)
 
     def _gradients_agree(self, losses: Tensor, found: Tensor, mine: Tensor) -> None:
-        one, other = (self.program.gradient(values, mine) for values in (losses, found))
-        if not gradients_agree(one, other, is_half=self.program.is_half):
+        self._check_gradients(*(self.program.gradient(values, mine) for values in (losses, found)))
+
+    def _check_gradients(self, one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> None:
+        if not self.program.trained.everywhere(gradients_agree(one, other, is_half=self.program.is_half)):
             raise UnsupportedModel(
                 "The backward pass mixes the examples of a batch: an exchange of some examples changed the gradient of "
                 "the others, but not their losses. Look for custom autograd functions and tensor hooks that compute "
@@ -412,7 +400,7 @@ class _Experiment:
         mixed, where = joined(first, strangers, mine), mine.to(losses.device)
         found = self.program.losses(mixed)
         if not agree(losses[where], found.detach()[where]):
-            suspect = find_suspect(self.program.model, self.program.losses, first, mixed, mine)
+            suspect = find_suspect(self.program.trained.model, self.program.losses, first, mixed, mine)
             raise UnsupportedModel(
                 f"{suspect} mixes the examples of a batch: an exchange of some examples changed the losses of the "
                 f"others. {_CAUSES}"
@@ -441,7 +429,8 @@ class _Experiment:
                 )
             everyone = torch.ones(fewer, dtype=torch.bool)
             before, after = self.program.gradient(whole, staying), self.program.gradient(part, everyone)
-        if not gradients_agree(before, after, is_half=self.program.is_half, same_shape=False):
+        is_same = gradients_agree(before, after, is_half=self.program.is_half, same_shape=False)
+        if not self.program.trained.everywhere(is_same):
             raise UnsupportedModel(
                 "The gradient of an example depends on the number of examples in its batch: the removal of one example "
                 f"changed the gradient of the others. {_CAUSES}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +24,13 @@ from privet.errors import DataError, PlanError
 from privet.mechanism.events import DpEvent, compose, gaussian_event
 from privet.mechanism.geometry import positive_units
 from privet.plan import Plan
-from privet.training.randomness import Streams
+from privet.training.distributed.shared_release import SharedRelease
 from privet.training.release import BoundedTensors, ChargedRelease, Part
 from privet.vocabulary import Release
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 _CHUNK = 1024
 
@@ -121,7 +126,12 @@ class PrivateNormalisation:
         return compose([(plan.event, 1), (self.event, 1)])
 
     def release(
-        self, features: Tensor, *, ledger: Ledger | None = None, seed: int | None = None
+        self,
+        features: Tensor,
+        *,
+        ledger: Ledger | None = None,
+        seed: int | None = None,
+        group: ProcessGroup | DeviceMesh | None = None,
     ) -> tuple[ChannelNorm, Ledger]:
         """Charge and release the normalisation of private features.
 
@@ -129,6 +139,7 @@ class PrivateNormalisation:
             features: The training features ``[example, channel, ...]``, one row per unit of privacy.
             ledger: The ledger to charge; a new one in memory by default.
             seed: Makes the release repeatable and NOT PRIVATE; for tests and studies on public data.
+            group: As for ``privatize``: the processes that release together, each of them with all features.
 
         Guarantee:
             The mean of every channel of an example is clipped to plus and minus the bound, and its mean square to the
@@ -142,12 +153,13 @@ class PrivateNormalisation:
                 f"The normalisation has bounds for {len(self.bounds)} channels, and the features have the shape "
                 f"{list(features.shape)}. Features are [example, channel, ...], with one bound per channel."
             )
-        book = ledger or Ledger.in_memory(hashlib.sha256(repr(self).encode()).hexdigest())
+        shared = SharedRelease.of(group)
+        book = ledger or shared.ledger(hashlib.sha256(repr(self).encode()).hexdigest())
         bounds = torch.tensor(self.bounds, dtype=torch.float64, device=features.device)
         std = self.noise_multiplier * self.sensitivity
-        with ChargedRelease[tuple[Tensor, ...]](book, self.event) as release:
-            sums = _sums(features, bounds)
-            source = Streams.new(sums.device, seed=seed).noise
+        with shared.together(), ChargedRelease[tuple[Tensor, ...]](shared.book(book), self.event) as release:
+            source = shared.source(features.device, torch.float64, seed=seed, data={"features": features})
+            sums = shared.add_up_(_sums(shared.part(features), bounds))
             release.add_noise_and_compare(
                 BoundedTensors(parts=[Part(values=sums, std=std)], bound=self.sensitivity, source=source)
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,9 +25,13 @@ from privet.mechanism.geometry import Factored
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.second_moments import DEFAULT_FLOOR, axis_sizes, factored_geometry, split_axis_sums
-from privet.training.randomness import Streams
+from privet.training.distributed.shared_release import SharedRelease
 from privet.training.release import BoundedTensors, ChargedRelease, Part
 from privet.training.trained import trainable_parameters
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 _CHUNK = 64
@@ -75,6 +80,7 @@ def release_geometry(
     floor: float = DEFAULT_FLOOR,
     ledger: Ledger | None = None,
     seed: int | None = None,
+    group: ProcessGroup | DeviceMesh | None = None,
 ) -> tuple[Factored, Ledger]:
     """Charge a round, and release units from the private examples with noise.
 
@@ -89,6 +95,7 @@ def release_geometry(
         floor: Lower limit of the second moment of a row or column, relative to the mean.
         ledger: The ledger to charge; a new one in memory by default.
         seed: Makes the release repeatable and NOT PRIVATE; for tests and studies on public data.
+        group: As for ``privatize``: the processes that release together, each of them with all examples.
 
     Guarantee:
         The sums of squares of a gradient of norm at most ``norm`` total at most ``norm^2`` over the rows, and the same
@@ -101,11 +108,14 @@ def release_geometry(
     bound = math.sqrt(2) * checks.positive("norm", norm) ** 2
     event = geometry_event(noise_multiplier)
     told = f"release_geometry norm={norm!r} noise_multiplier={noise_multiplier!r} power={power!r} floor={floor!r}"
-    book = ledger or Ledger.in_memory(hashlib.sha256(f"{told} {layout!r}".encode()).hexdigest())
+    shared, device = SharedRelease.of(group), next(model.parameters()).device
+    book = ledger or shared.ledger(hashlib.sha256(f"{told} {layout!r}".encode()).hexdigest())
     std = noise_multiplier * bound
-    with ChargedRelease[tuple[Tensor, ...]](book, event) as release:
-        total = _clipped_axis_sums(model, losses, features, labels, layout=layout, norm=norm)
-        source = Streams.new(total.device, seed=seed).noise
+    with shared.together(), ChargedRelease[tuple[Tensor, ...]](shared.book(book), event) as release:
+        held = {**dict(model.named_parameters()), "features": features, "labels": labels}
+        source = shared.source(device, torch.float64, seed=seed, data=held)
+        own = shared.part(features), shared.part(labels)
+        total = shared.add_up_(_clipped_axis_sums(model, losses, *own, layout=layout, norm=norm))
         release.add_noise_and_compare(BoundedTensors(parts=[Part(values=total, std=std)], bound=bound, source=source))
     # a sum below the noise is raised to the noise's standard deviation
     released = np.maximum(total.cpu().numpy(), std)

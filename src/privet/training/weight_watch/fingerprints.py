@@ -137,13 +137,10 @@ class Comparison:
     differs: Tensor
     event: torch.cuda.Event | None
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether the device has reported."""
-        return self.event is None or bool(self.event.query())  # type: ignore[no-untyped-call]
-
-    def names(self) -> set[str]:
-        """Name the tensors whose segments differ; waits for the device."""
+    def names(self, *, waits: bool = True) -> set[str] | None:
+        """Name the tensors whose segments differ; None if the device has not reported and is not waited for."""
+        if self.event is not None and not waits and not self.event.query():  # type: ignore[no-untyped-call]
+            return None
         if self.event is not None:
             self.event.synchronize()
         with torch._C.DisableTorchFunction():

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from privet.errors import WeightsChanged
+from privet.gradients.sharding.local import local_part
 
 # Ways out of torch through which numbers could be written that no operation shows.
 _DOORS = frozenset({"numpy", "__array__", "__dlpack__", "untyped_storage", "storage", "_typed_storage"})
@@ -106,6 +107,6 @@ def _tensors(values: Any) -> list[Tensor]:
 def _memory(tensor: Tensor) -> int:
     with torch._C.DisableTorchFunction():
         try:
-            return tensor.untyped_storage().data_ptr()
+            return local_part(tensor).untyped_storage().data_ptr()
         except (RuntimeError, NotImplementedError):  # sparse, or a wrapper without memory of its own
             return id(tensor)

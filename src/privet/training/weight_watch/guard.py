@@ -10,6 +10,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim import optimizer as torch_optimizer
 
 from privet.errors import LoopError, UnsupportedModel, WeightsChanged
+from privet.gradients.sharding.local import settle
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
 from privet.training.loop_events import Observer
@@ -53,17 +55,22 @@ class LoopGuard(Observer):
         is_broken: Whether a change was found that no private update made. Nothing is promised after it.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, *, found: Callable[[], None]) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, *, found: Callable[[], None],
+        gathered: Mapping[int, nn.Parameter] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         """Accept the present state.
 
         Args:
             model: Guarded.
             optimizer: Guarded, and kept from stepping outside ``opened``.
             found: Called once, before the first error of a change is raised.
+            gathered: What the model holds in place of whole parameters, by their identity, if it is sharded.
         """
         self._optimizer, self._found = optimizer, found
-        self._holdings = Holdings(model, optimizer)
-        self._trained = {id(value) for value in model.parameters() if value.requires_grad}
+        self._sharded = model if gathered else None
+        self._holdings = Holdings(model, optimizer, gathered=gathered)
+        self._trained = {id(value) for value in self._holdings.parameters.values() if value.requires_grad}
         self._random = random.SystemRandom()
         self._pending: deque[Comparison] = deque()
         self._prints, self._held = Fingerprints.of({}), dict[str, Tensor]()
@@ -92,11 +99,8 @@ class LoopGuard(Observer):
 
     def pass_begins(self) -> None:
         """Refuse every change since the last update that torch counts, and at some steps every other one."""
-        if self._is_deep:
-            self.look(waits=True)
-            self._was_read_in_step = True
-        else:
-            self._check_places()
+        self.look(waits=True, reads_bits=self._is_deep)
+        self._was_read_in_step = self._is_deep
         self._check_trained()
 
     def forward_ends(self) -> None:
@@ -119,6 +123,7 @@ class LoopGuard(Observer):
         Raises:
             WeightsChanged: of the update itself, if it used anything but the gradients it was given.
         """
+        self._settle()
         try:
             yield
             self.resume(self._num_updates + 1)
@@ -153,23 +158,44 @@ class LoopGuard(Observer):
     def changing(self) -> Iterator[None]:
         """Let the weights change for the length of the block; whatever changed before it is found first."""
         self.look(waits=True)
+        self._settle()
         try:
             yield
         finally:
+            self._settle()
             self.accept(reads_all=True)
 
-    def look(self, *, waits: bool) -> None:
-        """Refuse every change since the state was accepted; ``waits`` for devices that have not reported yet.
+    def _settle(self) -> None:
+        """Free the gathered copies of a sharded model's weights, which a change of its shards makes stale."""
+        if self._sharded is not None:
+            settle(self._sharded)
+
+    def look(self, *, waits: bool, reads_bits: bool = True) -> None:
+        """Refuse every change since the state was accepted.
+
+        Args:
+            waits: Whether devices that have not reported yet are waited for.
+            reads_bits: Whether the bits are compared; otherwise only what was replaced, moved or counted as changed.
 
         Raises:
             WeightsChanged: naming the tensors and the likely cause. No guarantee is given after it.
             UnsupportedModel: likewise, where the weights are known to have been right when the step began.
         """
-        self._check_places()
+        if self.is_broken:
+            raise WeightsChanged(
+                "The weights of this session were changed by something that was no private step, so it cannot go on, "
+                "and no guarantee is given. Start anew, with a fresh model and in a new folder."
+            )
+        now = self._holdings.held()
+        if now != self._places:
+            self._refuse(changes_between(self._places, now))
+        if not reads_bits:
+            return
         self._pending += self._prints.compared_with(self._accepted)
         written: set[str] = set()
-        while self._pending and (waits or self._pending[0].is_ready):
-            written |= self._pending.popleft().names()
+        while self._pending and (found := self._pending[0].names(waits=waits)) is not None:
+            written |= found
+            self._pending.popleft()
         if written and self._was_read_in_step:
             self.note()
             raise UnsupportedModel(_forward_words(written))
@@ -203,17 +229,6 @@ class LoopGuard(Observer):
         if not self.is_broken:
             self.is_broken = True
             self._found()
-
-    def _check_places(self) -> None:
-        """Refuse tensors that were replaced, moved or counted as changed."""
-        if self.is_broken:
-            raise WeightsChanged(
-                "The weights of this session were changed by something that was no private step, so it cannot go on, "
-                "and no guarantee is given. Start anew, with a fresh model and in a new folder."
-            )
-        now = self._holdings.held()
-        if now != self._places:
-            self._refuse(changes_between(self._places, now))
 
     def _refuse(self, changes: Mapping[str, str]) -> None:
         self.note()

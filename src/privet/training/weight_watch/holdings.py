@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from privet.gradients.sharding.local import local_part
 
 # Attributes of optimizers that hold settings, or that are read by themselves.
 _PUBLIC = ("state", "param_groups", "defaults")
@@ -52,8 +55,18 @@ class Holdings:
         everything: The same and the state of the optimizer, as ``held`` found them last.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        self._model, self._optimizer = model, optimizer
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, *, gathered: Mapping[int, nn.Parameter] = MappingProxyType({})
+    ) -> None:
+        """Walk through the model and its optimizer.
+
+        Args:
+            model: Its parameters may be sharded; the parts of this rank are held then.
+            optimizer: Likewise its state.
+            gathered: What a sharded model holds in place of a whole parameter, by the identity of the latter: modules
+                hold the whole ones while they are gathered, which is no change.
+        """
+        self._model, self._optimizer, self._gathered = model, optimizer, gathered
         self._owners: dict[int, str] = {}
         self._walk()
 
@@ -61,23 +74,24 @@ class Holdings:
         modules = list(self._model.modules())
         # live views: each shows what its container holds now
         own = [held.values() for m in modules for held in (m._parameters, m._buffers, m._modules)]
-        self.parameters = dict(self._model.named_parameters())
+        named = self._model.named_parameters()
+        self.parameters = {name: self._gathered.get(id(value), value) for name, value in named}
         # a parameter that was replaced keeps its name: the optimizer still holds it
         self._owners |= {id(value): name for name, value in self.parameters.items()}
         # one tensor may be held under several names, and one of them may be given another
-        self.tensors: dict[str, Tensor] = dict(self._model.named_buffers()) | self.parameters
+        self.tensors = _local(dict(self._model.named_buffers()) | self.parameters)
         found, containers = _of_optimizer(self._optimizer, self._owners)
-        self.everything: dict[str, Tensor] = self.tensors | found
+        self.everything: dict[str, Tensor] = self.tensors | _local(found)
         self._names, self._all = tuple(self.everything), tuple(self.everything.values())
         self._own, self._containers = own, [*own, *containers]
         # the items are kept, so that no other object can take the identity of one of them
-        self._items = list(chain.from_iterable(self._containers))
+        self._items = list(self._found_in(self._containers))
         self._ids = list(map(id, self._items))
         self._counted = list(self.tensors.values())
 
     def held(self) -> Held:
         """Return what is held now, the optimizer's state included."""
-        if list(map(id, chain.from_iterable(self._containers))) != self._ids:
+        if list(map(id, self._found_in(self._containers))) != self._ids:
             self._walk()
         with torch._C.DisableTorchFunction():
             identities = list(map(id, self._all))
@@ -97,7 +111,16 @@ class Holdings:
             except (RuntimeError, NotImplementedError):
                 numbers, wheres = _one_by_one(self._counted)
                 found = numbers, wheres[0]
-        return list(map(id, chain.from_iterable(self._own))), *found
+        return list(map(id, self._found_in(self._own))), *found
+
+    def _found_in(self, containers: Iterable[Iterable[Any]]) -> Iterable[Any]:
+        """Return the objects in some containers; shards stand in the places of parameters that are gathered."""
+        found = chain.from_iterable(containers)
+        return found if not self._gathered else (self._gathered.get(id(item), item) for item in found)
+
+
+def _local(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: local_part(tensor) for name, tensor in tensors.items()}
 
 
 def _one_by_one(tensors: Sequence[Tensor]) -> tuple[list[int], list[list[Any]]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from privet.accounting.guarantee import Guarantee
-from privet.runs.measures import CurvePoint
+
+if TYPE_CHECKING:
+    from privet.runs.measures import CurvePoint
 
 
 @dataclass(frozen=True, kw_only=True)

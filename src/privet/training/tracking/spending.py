@@ -8,7 +8,7 @@ from functools import cached_property
 from privet.accounting.calibration import num_affordable_rows, spent_epsilon
 from privet.mechanism.events import compose
 from privet.plan import Plan
-from privet.runs.progress import epsilon_after
+from privet.training.tracking.progress import StepUpdate, epsilon_after
 from privet.vocabulary import Release
 
 # Number of rounds whose epsilon is computed, and the most measurements whose epsilon is computed in addition.
@@ -55,6 +55,29 @@ class Spending:
             # The accountant's rounding must not let epsilon decrease in the log.
             self._newest = (rounds, max(spent, min(here, self._promised)))
         return self._newest[1]
+
+    def update(
+        self,
+        step: int,
+        *,
+        learning_rate: float,
+        masked_share: float,
+        loss: float | None = None,
+        may_show_time: bool = False,
+    ) -> StepUpdate:
+        """Return the state of a run after so many steps, for its receivers; loss and times only where they may show."""
+        return StepUpdate(
+            step=step,
+            num_steps=self._plan.num_steps,
+            epsilon=self.at_most(step),
+            epsilon_spent=self.exactly(step),
+            epsilon_planned=self._promised,
+            expected_batch_size=self._plan.sampling.expected_batch_size,
+            loss=loss,
+            may_show_time=may_show_time,
+            learning_rate=learning_rate,
+            masked_share=masked_share,
+        )
 
     def _promise_holds(self, num_steps: int) -> bool:
         """Whether the promise holds after these steps, once the last round is charged."""

@@ -1,0 +1,1 @@
+"""Models whose parameters are sharded over processes by FSDP2."""

@@ -1,0 +1,1 @@
+"""Private training with transformers' ``Trainer``, and with the trainers of TRL."""

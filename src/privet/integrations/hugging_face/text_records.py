@@ -1,0 +1,132 @@
+"""Private texts as rows of tokens: one record is one line, and every row has the declared length.
+
+Nothing is learned from the records: the tokenizer is the model's, lengths and classes are declared, and the shape of a
+batch does not depend on what is in it. A record that cannot be read counts as an empty one, whose loss is zero, without
+a word about which it was.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privet.errors import DataError
+from privet.integrations.hugging_face.losses import IGNORED
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPair:
+    """One record: a text, or an answer to a prompt. Only the text and the answer have part in the loss."""
+
+    text: str
+    prompt: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenRows:
+    """Records as rows of tokens, all of one length.
+
+    Attributes:
+        columns: Token numbers, padding mask and labels, one row per record.
+    """
+
+    columns: dict[str, Tensor]
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self.columns["input_ids"])
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        """Return one record."""
+        return {name: column[index] for name, column in self.columns.items()}
+
+    def held_tensors(self) -> Iterator[Tensor]:
+        """Yield all that it holds."""
+        yield from self.columns.values()
+
+
+def read_pairs(path: Path) -> list[TextPair]:
+    """Read a file of JSON lines with ``text``, or with ``prompt`` and ``answer``; every line is one record.
+
+    Raises:
+        DataError: the file cannot be read as text. Lines that are not such objects count as empty records.
+    """
+    lines = _text_of(path).splitlines()
+    return [_pair(line) for line in lines]
+
+
+def _pair(line: str) -> TextPair:
+    try:
+        found = json.loads(line)
+        if "text" in found:
+            return TextPair(text=str(found["text"]))
+        return TextPair(prompt=str(found["prompt"]), text=str(found["answer"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return TextPair(text="")
+
+
+def read_labelled(path: Path, *, text: str, target: str, classes: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Read the texts of a CSV file and the places of their labels among the declared classes.
+
+    Raises:
+        DataError: the header lacks a column. A label that was not declared counts as none.
+    """
+    rows = csv.reader(_text_of(path).splitlines(keepends=True), delimiter="\t" if ".tsv" in path.name else ",")
+    header = [name.strip() for name in next(rows, [])]
+    for column in (text, target):
+        if column not in header:
+            raise DataError(f"{path} has no column {column!r}; its header names {', '.join(header) or 'nothing'}.")
+    place, label = header.index(text), header.index(target)
+    numbers = {name: number for number, name in enumerate(classes)}
+    whole = [row if len(row) == len(header) else None for row in rows]
+    kept = [("", IGNORED) if row is None else (row[place], numbers.get(row[label].strip(), IGNORED)) for row in whole]
+    return [words for words, _ in kept], [number for _, number in kept]
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise DataError(f"{path} cannot be read: {reason}.") from None
+
+
+def causal_rows(tokenizer: Any, pairs: Sequence[TextPair], *, length: int) -> TokenRows:
+    """Return texts for a model that foretells the next token: cut to the declared length, prompts without labels."""
+    ids = torch.full((len(pairs), length), _padding(tokenizer), dtype=torch.long)
+    mask, labels = torch.zeros_like(ids), torch.full_like(ids, IGNORED)
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    for row, pair in enumerate(pairs):
+        prompt = tokenizer(pair.prompt, add_special_tokens=True)["input_ids"] if pair.prompt else []
+        answer = tokenizer(pair.text, add_special_tokens=not pair.prompt)["input_ids"] + end if pair.text else []
+        tokens = (prompt + answer)[:length]
+        ids[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.long)
+        mask[row, : len(tokens)] = 1
+        labels[row, len(prompt) : len(tokens)] = ids[row, len(prompt) : len(tokens)]
+    # attention over padding alone has no value; an empty text attends to one token of padding
+    mask[:, 0] = 1
+    return TokenRows(columns={"input_ids": ids, "attention_mask": mask, "labels": labels})
+
+
+def labelled_rows(tokenizer: Any, texts: Sequence[str], labels: Sequence[int], *, length: int) -> TokenRows:
+    """Return texts with their classes for an encoder, cut to the declared length."""
+    ids = torch.full((len(texts), length), _padding(tokenizer), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, text in enumerate(texts):
+        tokens = tokenizer(text, truncation=True, max_length=length)["input_ids"]
+        ids[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.long)
+        mask[row, : len(tokens)] = 1
+    mask[:, 0] = 1  # as above
+    return TokenRows(columns={"input_ids": ids, "attention_mask": mask, "labels": torch.tensor(labels)})
+
+
+def _padding(tokenizer: Any) -> int:
+    number = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    return 0 if number is None else int(number)

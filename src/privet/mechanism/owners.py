@@ -1,0 +1,182 @@
+"""The owners of records: which person each record is about, and which of a person's records are used.
+
+Numbers only, no torch. Nothing here is public: numbers of persons and of their records are private under
+add-or-remove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sized
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privet.errors import DataError
+
+if TYPE_CHECKING:
+    from privet.mechanism.sampling import Sampling
+
+Indices = NDArray[np.int64]
+
+# What holds several names at once.
+_SEVERAL = (list, tuple, set, frozenset, dict, np.ndarray)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Owners:
+    """The person of every record; persons are numbered in the order of their first records.
+
+    Attributes:
+        of_record: The number of each record's person.
+    """
+
+    of_record: Indices
+
+    @classmethod
+    def of(cls, names: Iterable[object]) -> Self:
+        """Number the persons of records, given by any names, in the order of the records.
+
+        Raises:
+            DataError: a name is missing, or a record has several; without a word about whose they are.
+        """
+        numbers: dict[object, int] = {}
+        return cls(of_record=np.array([_number(name, numbers) for name in names], dtype=np.int64))
+
+    @cached_property
+    def num_records_of(self) -> Indices:
+        """The number of records of each person."""
+        return np.bincount(self.of_record).astype(np.int64)
+
+    @property
+    def num_persons(self) -> int:
+        return len(self.num_records_of)
+
+    @cached_property
+    def _order(self) -> Indices:
+        """The records of person 0, then those of person 1 and so on, each in the order of the data."""
+        return np.argsort(self.of_record, kind="stable").astype(np.int64)
+
+    @cached_property
+    def _starts(self) -> Indices:
+        return np.cumsum(self.num_records_of) - self.num_records_of
+
+    def chosen(self, persons: Indices, max_records: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
+        """Choose up to ``max_records`` records of each of these persons, uniformly without replacement.
+
+        Guarantee:
+            The choice for a person depends on that person's own records and on the generator only. A person with at
+            most ``max_records`` records keeps all of them, in the order of the data.
+
+        Returns:
+            The chosen records, person by person, and how many there are of each.
+        """
+        sizes = self.num_records_of[persons]
+        place = np.repeat(np.arange(len(persons)), sizes)
+        first = np.cumsum(sizes) - sizes
+        inside = np.arange(int(sizes.sum())) - np.repeat(first, sizes)
+        records = self._order[np.repeat(self._starts[persons], sizes) + inside]
+        if len(sizes) and sizes.max() > max_records:
+            # Equal keys keep the order of the data, so whoever has few enough records keeps all in order.
+            keys = np.where(np.repeat(sizes, sizes) > max_records, rng.random(len(records)), 0.0)
+            records = records[np.lexsort((keys, place))]
+            records = records[inside < max_records]
+        return records, np.minimum(sizes, max_records)
+
+
+def _number(name: object, numbers: dict[object, int]) -> int:
+    if isinstance(name, _SEVERAL) and not (isinstance(name, np.ndarray) and name.ndim == 0):
+        raise DataError(
+            "A record names several owners, and no sampling here bounds the records of each of them. Give each record "
+            "one owner (split it, or keep one name), or leave such records out; docs/persons.md says more."
+        )
+    item = getattr(name, "item", None)
+    plain = item() if callable(item) else name  # scalars of numpy and torch: equal numbers are one person
+    if plain is None or plain != plain or not str(plain).strip():
+        raise DataError("A record names no person, so nobody knows whose it is. Give each a name, or leave it out.")
+    return numbers.setdefault(plain, len(numbers))
+
+
+class Pool(Sized, Protocol):
+    """What a sampler draws from: its items are persons, or records that were kept."""
+
+    def records(self, items: Indices, rng: np.random.Generator) -> Indices:
+        """Return the records of drawn items: one row per item, padded as :func:`padded` says; or one number each."""
+        ...
+
+
+class Contribution(Protocol):
+    """How the records of a person take part in a step. A sampler of persons implements it.
+
+    Attributes:
+        max_records: The largest number of records of one person in a step.
+        records_per_item: The number of records whose gradients are averaged before they are clipped as one.
+        items_per_person: The largest number of items of the pool that belong to one person.
+    """
+
+    @property
+    def max_records(self) -> int: ...
+    @property
+    def records_per_item(self) -> int: ...
+    @property
+    def items_per_person(self) -> int: ...
+
+    def around(self, sampling: Sampling) -> Sampling:
+        """Return the same bound around another sampler."""
+        ...
+
+    def pool(self, owners: Owners, rng: np.random.Generator) -> Pool:
+        """Return what a run draws from; whatever is chosen once for the whole run is chosen here."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PersonPool:
+    """Persons; some of the records of each are chosen anew in every step."""
+
+    owners: Owners
+    max_records: int
+
+    def __len__(self) -> int:
+        return self.owners.num_persons
+
+    def records(self, items: Indices, rng: np.random.Generator) -> Indices:
+        chosen, sizes = self.owners.chosen(items, self.max_records, rng)
+        return padded(chosen, sizes, self.max_records)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordPool:
+    """Records that were kept for the whole run."""
+
+    kept: Indices
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def records(self, items: Indices, rng: np.random.Generator) -> Indices:
+        return self.kept[items]
+
+
+def padded(records: Indices, sizes: Indices, width: int) -> Indices:
+    """Return rows of ``width`` records; a shorter row is filled with its own first record, marked.
+
+    A marked record ``r`` stands as ``-1 - r`` and has weight zero. The filling is the person's own, so that a row
+    depends on no other person, and is a valid input of every model. With a width of 1 there is nothing to fill, and
+    the rows are plain numbers.
+    """
+    if width == 1:
+        return records
+    inside = np.arange(width) < sizes[:, None]
+    first = np.cumsum(sizes) - sizes
+    rows = np.repeat(-1 - records[first][:, None], width, axis=1) if len(sizes) else np.empty((0, width), np.int64)
+    rows[inside] = records
+    return rows
+
+
+def unpadded(rows: Indices) -> tuple[Indices, NDArray[np.bool_]]:
+    """Return the record at every place of padded rows, and whether it counts."""
+    counts = rows >= 0
+    return np.where(counts, rows, -1 - rows), counts

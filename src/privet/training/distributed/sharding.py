@@ -1,0 +1,36 @@
+"""Whether a run's model is sharded; what only sharded models need is imported for them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from privet.gradients.sharding.local import is_sharded
+from privet.mechanism.layout import Layout
+from privet.plan import Plan
+from privet.training.distributed.ranks import Ranks
+from privet.training.launch.replay import Launch
+
+if TYPE_CHECKING:
+    from privet.training.distributed.shards import Shards
+
+
+def shards_of(
+    model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, plan: Plan, launch: Launch,
+    ranks: Ranks | None,
+) -> Shards | None:  # fmt: skip
+    """Return what this rank holds of a sharded model; None for a whole one.
+
+    Raises:
+        PlanError, UnsupportedModel: the plan, the launch or the way of sharding does not fit.
+    """
+    if not is_sharded(model):
+        return None
+    from privet.training.distributed.shards import Shards, check_shardable
+
+    check_shardable(plan, launch)
+    shards = Shards.of(model, parameters, layout)
+    shards.check_ranks(ranks)
+    return shards

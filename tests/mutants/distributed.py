@@ -1,0 +1,112 @@
+"""Mutants of runs on several ranks: the bugs that libraries for distributed private training have had."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant, one
+
+_ROOM = "training/distributed/"
+_SHARED = "tests/training/distributed/test_shared_runs.py"
+_SIZES = f"{_SHARED}::test_batches_of_all_sizes_train_as_one_process_does"
+_REFUSED = f"{_SHARED}::test_ranks_that_differ_stop_with_the_same_words"
+
+DISTRIBUTED: tuple[Mutant, ...] = (
+    one(
+        "noise-on-each-rank",
+        "every rank adds noise before the sum, and noise is added after it",
+        _ROOM + "shared_step.py",
+        "        self.ranks.add_up_(clipped.flat)\n",
+        "        clipped.flat.add_(clipped.flat.clone().normal_() * clipped.sensitivity.total)\n"
+        "        self.ranks.add_up_(clipped.flat)\n",
+        _SIZES,
+    ),
+    one(
+        "keys-of-each-rank",
+        "every rank draws batches and noise from a key of its own",
+        _ROOM + "shared_run.py",
+        'secret=int.from_bytes(self._key[_SECRET_BYTES:], "big"))',
+        'secret=int.from_bytes(self._key[_SECRET_BYTES:], "big") + self.ranks.rank)',
+        f"{_SHARED}::test_ranks_share_a_secret_that_no_two_runs_have",
+    ),
+    one(
+        "whole-batch-on-each-rank",
+        "every rank sums all examples of the batch",
+        _ROOM + "drawing.py",
+        "            part = part if self._pads else part[:number]\n",
+        "            part, number = indices[:], len(indices)\n",
+        _SIZES,
+    ),
+    one(
+        "empty-parts-are-skipped",
+        "a rank without examples leaves out the step",
+        _ROOM + "drawing.py",
+        "            self._waiting[id(part)] = part, digest, number\n",
+        "            if not number:\n                continue\n"
+        "            self._waiting[id(part)] = part, digest, number\n",
+        _SIZES,
+    ),
+    one(
+        "sums-are-averaged",
+        "the sum over ranks is divided by their number",
+        _ROOM + "ranks.py",
+        "            distributed.all_reduce(tensor, group=self.group)\n",
+        "            distributed.all_reduce(tensor, group=self.group)\n            tensor /= self.size\n",
+        _SIZES,
+    ),
+    one(
+        "sums-in-half-precision",
+        "clipped sums are rounded to half precision on their way",
+        _ROOM + "ranks.py",
+        "            distributed.all_reduce(tensor, group=self.group)\n",
+        "            half = tensor.bfloat16()\n            distributed.all_reduce(half, group=self.group)\n"
+        "            tensor.copy_(half)\n",
+        _SIZES,
+    ),
+    one(
+        "sent-noise-in-half-precision",
+        "noise that rank 0 sends is rounded to half precision",
+        _ROOM + "noise.py",
+        "            part.add_(draws)\n",
+        "            part.add_(draws.bfloat16())\n",
+        f"{_SHARED}::test_ranks_that_round_differently_take_the_noise_of_rank_0",
+    ),
+    one(
+        "first-weights-not-compared",
+        "ranks begin with different weights",
+        _ROOM + "shared_step.py",
+        '        "the weights": model_digest(state.model),\n',
+        "",
+        _REFUSED,
+    ),
+    one(
+        "places-not-compared",
+        "ranks that are at different places of the run go on",
+        _ROOM + "ranks.py",
+        "if (heads[:, 0] != heads[0, 0]).any():",
+        "if False:",
+        _REFUSED,
+    ),
+    one(
+        "charge-not-awaited",
+        "ranks read examples before the charge of rank 0 is durable",
+        _ROOM + "book.py",
+        "        self.ranks.meet(Point.CHARGING, facts)\n",
+        "",
+        f"{_SHARED}::test_no_rank_reads_an_example_that_rank_0_could_not_charge",
+    ),
+    one(
+        "counts-of-each-rank",
+        "every rank moves its threshold by the count of its own examples",
+        _ROOM + "shared_step.py",
+        "        for statistic in self.state.clipping.unreleased():\n            self.ranks.add_up_(statistic)\n",
+        "",
+        _SIZES,
+    ),
+    one(
+        "checkpoint-of-rank-0-alone",
+        "a resumed run goes on from the checkpoint on rank 0 alone",
+        _ROOM + "shared_run.py",
+        "            run.state.take(read_checkpoint(data))\n",
+        "            read_checkpoint(data)\n",
+        f"{_SHARED}::test_a_run_is_resumed_on_four_ranks_then_one_then_two",
+    ),
+)

@@ -1,0 +1,277 @@
+"""Laws of a search as a job: one ledger, one total, a kill loses no charge, adaptive samplers pay for every trial."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from privet.accounting.ledger import Ledger
+from privet.accounting.private_selection import RandomSearch
+from privet.errors import LedgerMismatch, RecipeError
+from privet.mechanism.events import same_event
+from privet.runs import tuning
+from privet.runs.ledger_check import check_ledger
+from privet.runs.recipes.recipe import Recipe
+from privet.runs.recipes.recipe_files import load_recipe
+from privet.runs.search_law import Choice, Range, SearchLaw
+from privet.runs.trial_charges import EveryTrial, IndependentTrials, TrialCharges
+from privet.runs.trial_samplers import FromLaw, FromOptuna, Trial, TrialSampler
+from privet.runs.tuning import Tuning
+
+TINY = ("privacy.sampling.epochs=", "privacy.sampling.steps=1", "privacy.sampling.batch_size=64")
+FEW = (*TINY, "training.evaluate_every=", "training.device=cpu")
+LAW = SearchLaw.parse(["training.optimizer.learning_rate=0.5:8:log", "privacy.clipping.norm=0.05,0.1"])
+TEN = IndependentTrials(search=RandomSearch(mean=10.0))
+
+
+def recipe(*changes: str) -> Recipe:
+    return load_recipe("demo", [*FEW, *changes])
+
+
+def search(
+    folder: Path, *changes: str, charges: TrialCharges = TEN, sampler: TrialSampler | None = None, law: SearchLaw = LAW
+) -> Tuning:
+    return Tuning(recipe(*changes), folder, law=law, charges=charges, sampler=sampler or FromLaw())
+
+
+@pytest.fixture
+def of_length(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def fixed(count: int) -> None:
+        monkeypatch.setattr(RandomSearch, "draw_num_runs", lambda self, rng: count)
+
+    return fixed
+
+
+def scores(folder: Path) -> list[float]:
+    return [json.loads(path.read_text())["score"] for path in sorted(folder.glob("trials/*/trial.json"))]
+
+
+def test_ten_trials_have_one_ledger_one_total_and_the_best_model(tmp_path: Path, of_length: Any) -> None:
+    of_length(10)
+    job = search(tmp_path / "s")
+    promised = job.planned
+    found = job.run()
+    assert found is not None
+    assert len(scores(tmp_path / "s")) == 10
+    assert found.guarantee.epsilon == promised.epsilon <= 3.0
+    assert found.score == max(scores(tmp_path / "s"))
+    chosen = tmp_path / "s" / "chosen"
+    statement = (chosen / "statement.txt").read_text()
+    assert "the number of runs was drawn once" in statement
+    assert "no run depends on another" in statement
+    stored = json.loads((chosen / "guarantee.json").read_text())
+    assert stored["guarantee"]["epsilon"] == promised.epsilon
+    assert set(stored["settings"]) == {"training.optimizer.learning_rate", "privacy.clipping.norm"}
+    assert not (chosen / "ledger.jsonl").exists(), "the chosen model has no ledger that would claim one run's cost"
+    one = check_ledger(tmp_path / "s" / "trials" / "0001")
+    assert one.spent.epsilon < promised.epsilon
+    assert tuning.OF_A_TRIAL in one.spent.assumptions
+
+
+def test_the_whole_search_is_charged_before_its_first_trial(
+    tmp_path: Path, of_length: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_length(2)
+    job = search(tmp_path / "s")
+
+    def dies(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("no trial")
+
+    monkeypatch.setattr(tuning, "train", dies)
+    with pytest.raises(RuntimeError, match="no trial"):
+        job.run()
+    charged = Ledger.read(tmp_path / "s" / "search.jsonl").charged
+    assert [count for _, count in charged] == [1]
+    assert job.spent().epsilon == job.planned.epsilon
+
+
+def test_a_search_that_was_stopped_goes_on_with_the_same_trials_and_no_further_charge(
+    tmp_path: Path, of_length: Any
+) -> None:
+    of_length(3)
+    calls: list[Trial] = []
+    assert search(tmp_path / "s").run(should_stop=lambda: len(calls) == 2, after_trial=calls.append) is None
+    of_length(4)  # the number was drawn once
+    found = search(tmp_path / "s").run()
+    assert found is not None
+    assert len(scores(tmp_path / "s")) == 3
+    key = int(json.loads((tmp_path / "s" / "secret.json").read_text())["key"], 16)
+    for number in (1, 2, 3):
+        stored = json.loads((tmp_path / "s" / "trials" / f"{number:04d}" / "trial.json").read_text())
+        assert stored["values"] == FromLaw().propose(LAW, number, [], key)
+    assert found.guarantee.epsilon == search(tmp_path / "s").planned.epsilon
+
+
+def test_a_trial_that_was_broken_off_stays_charged_and_another_takes_its_place(
+    tmp_path: Path, of_length: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_length(2)
+    real = tuning.train
+
+    def breaks_off(*arguments: Any, **options: Any) -> Any:
+        real(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "train", breaks_off)
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path / "s").run()
+    monkeypatch.setattr(tuning, "train", real)
+    job = search(tmp_path / "s")
+    found = job.run()
+    assert found is not None
+    assert len(scores(tmp_path / "s")) == 2
+    assert len(list((tmp_path / "s" / "trials").iterdir())) == 3
+    assert found.guarantee.epsilon > job.planned.epsilon
+    again = search(tmp_path / "s").run()
+    assert again is not None
+    assert again.guarantee.epsilon == found.guarantee.epsilon, "and it is charged once"
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.runs.test_tuning import search
+from privet.accounting.private_selection import RandomSearch
+RandomSearch.draw_num_runs = lambda self, rng: 2
+search(Path(sys.argv[1])).run(after_trial=lambda trial: print("done", flush=True))
+"""
+
+
+def test_a_kill_at_any_moment_loses_no_charge(tmp_path: Path, of_length: Any) -> None:
+    of_length(2)
+    folder = tmp_path / "s"
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)], env=dict(os.environ))
+    begun, deadline = folder / "trials" / "0001" / "ledger.jsonl", time.monotonic() + 120
+    while not begun.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    was_broken = not (folder / "trials" / "0001" / "trial.json").exists()
+    job = search(folder)
+    assert job.spent().epsilon >= job.planned.epsilon, "the charge was durable before the trial began"
+    found = job.run()
+    assert found is not None
+    assert (found.guarantee.epsilon > job.planned.epsilon) == was_broken
+
+
+# ------------------------------------------------------------------------------------------------ adaptive samplers
+
+
+class Follows:
+    """Goes near the best trial so far."""
+
+    adapts: ClassVar[bool] = True
+
+    def propose(self, law: SearchLaw, number: int, done: Sequence[Trial], key: int) -> dict[str, Any]:
+        if not done:
+            return law.draw(np.random.default_rng(key))
+        return dict(max(done, key=lambda trial: trial.score).values)
+
+
+def test_an_adaptive_sampler_is_charged_more(tmp_path: Path) -> None:
+    """The demo as it is, ten trials: nothing runs, since the guarantee is known beforehand."""
+    fixed, adaptive = load_recipe("demo"), EveryTrial(count=10)
+    quiet = load_recipe("demo", ["privacy.epsilon=", "privacy.noise.noise_multiplier=4.0"])
+    random = Tuning(quiet, tmp_path / "r", law=LAW, charges=TEN, sampler=FromLaw()).planned
+    follows = Tuning(quiet, tmp_path / "a", law=LAW, charges=adaptive, sampler=Follows()).planned
+    assert follows.epsilon > 1.3 * random.epsilon
+    assert any("every trial is charged in full" in word for word in follows.assumptions)
+    noises = []
+    for name, charges in (("b", TEN), ("c", adaptive)):
+        assert Tuning(fixed, tmp_path / name, law=LAW, charges=charges, sampler=FromLaw()).planned.epsilon <= 3.0
+        stored = json.loads((tmp_path / name / "tuning.json").read_text())
+        noises.append(stored["trial"]["privacy"]["noise"]["noise_multiplier"])
+    assert noises[1] > 1.2 * noises[0], "at the same epsilon it needs more noise"
+
+
+def test_every_adaptive_trial_is_charged_before_it_begins(tmp_path: Path) -> None:
+    job = search(tmp_path / "s", charges=EveryTrial(count=3), sampler=Follows())
+    counts: list[int] = []
+    file = tmp_path / "s" / "search.jsonl"
+    found = job.run(after_trial=lambda trial: counts.append(Ledger.read(file).charged_rounds))
+    assert counts == [1, 2, 3]
+    assert found is not None
+    assert found.guarantee.epsilon == pytest.approx(job.planned.epsilon)
+
+
+def test_a_sampler_that_learns_is_refused_where_trials_must_be_independent(tmp_path: Path) -> None:
+    for sampler in (Follows(), FromOptuna()):
+        with pytest.raises(RecipeError, match="proven for independent trials"):
+            search(tmp_path / "s", sampler=sampler)
+    assert not (tmp_path / "s").exists()
+
+
+def test_optuna_is_optional_and_learns_from_finished_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(RecipeError, match="pip install optuna"):
+        FromOptuna().propose(LAW, 1, [], 7)
+    monkeypatch.undo()
+    pytest.importorskip("optuna")
+    done = [Trial(number=n, values=LAW.draw(np.random.default_rng(n)), score=float(n)) for n in range(1, 13)]
+    found = FromOptuna().propose(LAW, 13, done, 7)
+    assert 0.5 <= found["training.optimizer.learning_rate"] <= 8
+    assert found["privacy.clipping.norm"] in (0.05, 0.1)
+
+
+# ------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_settings_that_change_the_cost_of_a_run_do_not_vary(tmp_path: Path) -> None:
+    for path in (
+        "privacy.noise.noise_multiplier=1,2",
+        "privacy.sampling.steps=1,2",
+        "training.seed=1,2",
+        "dataset=a,b",
+    ):
+        with pytest.raises(RecipeError, match="cannot vary"):
+            SearchLaw.parse([path])
+    law = SearchLaw(settings=(Choice(path="privacy.clipping", values=("x",)),))
+    with pytest.raises(RecipeError):
+        search(tmp_path / "s", law=law)
+    counting = ("privacy.clipping={kind='adaptive_quantile', norm=0.1, count_noise_std=5.0}",)
+    law = SearchLaw.parse(["privacy.clipping.count_noise_std=1.0,50.0"])
+    with pytest.raises(RecipeError, match="change what a run costs"):
+        search(tmp_path / "t", *counting, law=law)
+
+
+def test_trials_are_compared_on_public_data_only(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="compared on public data"):
+        search(tmp_path / "s", "data_is_public=false")
+
+
+def test_another_search_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    search(tmp_path / "s")
+    with pytest.raises(LedgerMismatch, match="holds another search"):
+        search(tmp_path / "s", charges=IndependentTrials(search=RandomSearch(mean=20.0)))
+
+
+@pytest.mark.parametrize("text", ["", "a", "training.x=", "training.x=1:b", "training.x=2:1", "training.x=0:1:log"])
+def test_laws_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(RecipeError):
+        SearchLaw.parse([text] if text else [])
+
+
+def test_laws_are_drawn_as_they_are_written() -> None:
+    law = SearchLaw.parse(["training.a=0.01:1:log", "training.b=2:3", "model=cnn,mlp", "training.c=true,false"])
+    assert SearchLaw.parse(law.words()[:3]).settings == law.settings[:3]
+    draws = [law.draw(np.random.default_rng(seed)) for seed in range(2000)]
+    assert 0.45 < np.mean([draw["training.a"] < 0.1 for draw in draws]) < 0.55
+    assert 0.45 < np.mean([draw["training.b"] < 2.5 for draw in draws]) < 0.55
+    assert {draw["model"] for draw in draws} == {"cnn", "mlp"}
+    assert {draw["training.c"] for draw in draws} == {True, False}
+    assert isinstance(law.settings[0], Range)
+
+
+def test_the_charge_of_a_search_is_that_of_account_search() -> None:
+    one = recipe().plan().event
+    assert same_event(TEN.total(one), RandomSearch(mean=10.0).event(one))
