@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 import torch
+import torch.distributed.nn  # before there is a group: torch would keep a group that it meets here to the end
 from torch import distributed
 from torch.nn import functional
 

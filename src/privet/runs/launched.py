@@ -28,13 +28,20 @@ def launched_ranks(device: str) -> Iterator[Ranks | None]:
     """
     joins = is_launched() and not distributed.is_initialized()
     if joins:
+        # torch binds the default group to arguments of this module. If it were imported later, the group and its
+        # threads would outlive their end, and a thread that frees a tensor while Python ends aborts the process.
+        import torch.distributed.nn
+
         uses_cuda = device.partition(":")[0] in ("auto", "cuda") and torch.cuda.is_available()
         if uses_cuda:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         distributed.init_process_group("cpu:gloo,cuda:nccl" if uses_cuda else "gloo")
+    ranks = ranks_of()
     try:
-        yield ranks_of()
+        yield ranks
     finally:
+        if ranks is not None:
+            ranks.let_go()
         if joins:
             distributed.destroy_process_group()
 

@@ -113,7 +113,7 @@ def privatize(
                 averaging=averaging,
                 waive=waive,
                 seed=seed if seed is None else checks.count("seed", seed, minimum=0),
-                shared=None if ranks is None else SharedRun(ranks),
+                shared=None if ranks is None else SharedRun(ranks, lets_go=ranks is not group),
             )
             run.join()
     except BaseException:

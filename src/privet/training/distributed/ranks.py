@@ -111,6 +111,16 @@ class Ranks:
             return told
         raise AssertionError("a meeting with an error raises")
 
+    def let_go(self) -> None:
+        """End all meetings, and hold the process groups no longer.
+
+        torch ends the threads of a group when nobody holds it. A thread that still frees a tensor while Python ends
+        aborts the process, so a run must not keep its groups to the end of the process.
+        """
+        self._is_over = True
+        for name in ("group", "talk", "_world"):
+            self.__dict__.pop(name, None)
+
     @contextmanager
     def together(self, point: Point) -> Iterator[None]:
         """Run a block that has no meeting of its own on every rank, and go on only if it succeeded on all of them."""

@@ -45,9 +45,14 @@ class SharedRun:
         ranks: The processes.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
-        """Send nothing yet."""
-        self.ranks = ranks
+    def __init__(self, ranks: Ranks, *, lets_go: bool) -> None:
+        """Send nothing yet.
+
+        Args:
+            ranks: The processes.
+            lets_go: Whether nobody needs the ranks when the run is over.
+        """
+        self.ranks, self._lets_go = ranks, lets_go
         self._key, self._told = b"", ""
         self._draws: SharedDraws
         self._sum: SumOverRanks
@@ -171,19 +176,23 @@ class SharedRun:
 
         Guarantee: weights that differ are found before any of them is written to a checkpoint.
         """
-        if error is not None:
-            told = self.ranks.tell(Point.LEAVING, error)
-            yield told
-            if told is not error:
-                raise told from error
-            return
         try:
-            self.ranks.meet(Point.ENDING, {"steps in the model": run.state.steps_taken, **state_facts(run.state)})
-        except BaseException as found:
-            yield found
-            raise
-        with self.ranks.together(Point.LEAVING):
-            yield None
+            if error is not None:
+                told = self.ranks.tell(Point.LEAVING, error)
+                yield told
+                if told is not error:
+                    raise told from error
+                return
+            try:
+                self.ranks.meet(Point.ENDING, {"steps in the model": run.state.steps_taken, **state_facts(run.state)})
+            except BaseException as found:
+                yield found
+                raise
+            with self.ranks.together(Point.LEAVING):
+                yield None
+        finally:
+            if self._lets_go:
+                self.ranks.let_go()
 
 
 def _device_name(device: torch.device) -> str:
