@@ -14,7 +14,7 @@ from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.forms.per_example import Outer, PerExample
 from privet.gradients.norms.budgets import Budget, Fast, Lean
 from privet.gradients.norms.planner import Planner
-from privet.gradients.norms.strategies import Gram, NormOnly, Squares, Store
+from privet.gradients.norms.strategies import Gram, NormOnly, RankOne, Squares, Store
 from privet.gradients.norms.timing import compared, num_bytes
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup
@@ -150,3 +150,24 @@ def test_a_processor_never_tries_to_write_gradients_out_and_drop_them_where_it_c
     names = {each.strategy.name for each in choice.tried}
     assert {"gram", "store"} <= names
     assert "norm only" not in names
+
+
+@pytest.mark.parametrize(("length", "expected"), [(1, RankOne), (2, Gram), (40, Store)])
+def test_deterministic_algorithms_choose_by_size_and_never_by_the_clock(
+    length: int, expected: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clock(*_: object, **__: object) -> None:
+        raise AssertionError("a strategy was timed")
+
+    monkeypatch.setattr("privet.gradients.norms.planner.compared", clock)
+    part = outer(length=length, width_in=16, width_out=16)
+    if expected is not RankOne:  # without the flag the planner would have asked the clock
+        with pytest.raises(AssertionError, match="timed"):
+            Planner().choose(part)
+    torch.use_deterministic_algorithms(True)
+    try:
+        choice = Planner().choose(part)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert isinstance(choice.strategy, expected)
+    assert num_bytes(choice.strategy.measure(part)[1]) <= num_bytes(part)

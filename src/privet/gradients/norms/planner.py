@@ -11,6 +11,8 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from privet.gradients.forms.masked import MASKED, Masked
 from privet.gradients.forms.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable, num_elements
 from privet.gradients.norms.budgets import Balanced, Budget, Layers, Tried, fastest_within
@@ -121,6 +123,9 @@ class Choice:
 class Planner:
     """Chooses a strategy per layer shape by timing, once, within a budget of memory.
 
+    Strategies round differently. Under ``torch.use_deterministic_algorithms`` they are therefore chosen by the sizes
+    alone, so that equal runs end with equal bits.
+
     Attributes:
         strategies: The candidates for each form.
         budget: How much memory may be spent on speed.
@@ -174,6 +179,8 @@ class Planner:
     def _examine(self, part: PerExample) -> Choice:
         """Time the candidates; until the whole batch is known, use one that keeps no more than the factors."""
         options, factor_bytes = self.options(part), num_bytes(part)
+        if torch.are_deterministic_algorithms_enabled():
+            options = _by_size(options, part)
         if len(options) == 1 and not self.times_all:
             tried = [Tried(strategy=options[0], seconds=math.nan, kept_bytes=factor_bytes)]
         else:
@@ -230,17 +237,33 @@ def _promising(options: Sequence[Strategy], part: PerExample) -> Sequence[Strate
         kept = [strategy for strategy in options if not isinstance(strategy, NormOnly)]
         small = parameter_size(part) <= num_elements(part) // len(part)
         options = kept if small or not all(map(_writes_out, kept)) else options
-    match part:
-        case Outer():
-            length, width_in, width_out = part.inputs.shape[1], part.inputs.shape[2], part.out_grads.shape[2]
-        case Convolution() if part.geometry.groups == 1:
-            length = math.prod(part.out_grads.shape[2:])
-            width_out, width_in = part.geometry.weight_shape[0], math.prod(part.geometry.weight_shape[1:])
-        case _:
-            return options
-    if width_in * width_out <= _HOPELESS * length * (width_in + width_out):
+    widths = _length_and_widths(part)
+    if widths is None or math.prod(widths[1:]) <= _HOPELESS * widths[0] * sum(widths[1:]):
         return options
     return [strategy for strategy in options if not _writes_out(strategy)] or options
+
+
+def _by_size(options: Sequence[Strategy], part: PerExample) -> Sequence[Strategy]:
+    """Return the first strategy that runs; first come those that write gradients out if these are the smaller ones.
+
+    What it keeps is then no larger than the factors, which is what every budget allows.
+    """
+    widths = _length_and_widths(part)
+    writes_out = widths is not None and math.prod(widths[1:]) <= widths[0] * sum(widths[1:])
+    ordered = sorted(options, key=lambda strategy: _writes_out(strategy) != writes_out)
+    return [next((strategy for strategy in ordered[:-1] if can_run(strategy, part)), ordered[-1])]
+
+
+def _length_and_widths(part: PerExample) -> tuple[int, int, int] | None:
+    """Return how many outer products an example's gradient sums, and the widths of its factors, if it does."""
+    match part:
+        case Outer():
+            return part.inputs.shape[1], part.inputs.shape[2], part.out_grads.shape[2]
+        case Convolution() if part.geometry.groups == 1:
+            weight = part.geometry.weight_shape
+            return math.prod(part.out_grads.shape[2:]), math.prod(weight[1:]), weight[0]
+        case _:
+            return None
 
 
 def _writes_out(strategy: Strategy) -> bool:

@@ -2,7 +2,8 @@
 
 Torch multiplies matrices by its BLAS and convolves by oneDNN, which can multiply matrices as well. Where the BLAS was
 built for another maker's processors it takes more than twice as long. Both sum in single precision; their results
-differ by rounding.
+differ by rounding. Under ``torch.use_deterministic_algorithms`` it is the BLAS, since a comparison of times may end
+otherwise in the next process.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _gains(left: Tensor, right: Tensor) -> bool:
 def can_use_onednn(tensor: Tensor) -> bool:
     """Whether large products with this tensor are faster by oneDNN, which is known on processors only."""
     is_usual = tensor.dtype == torch.float32 and is_plain_on_processor(tensor)
-    return is_usual and onednn_is_faster()
+    return is_usual and not torch.are_deterministic_algorithms_enabled() and onednn_is_faster()
 
 
 def is_plain_on_processor(tensor: Tensor) -> bool:
