@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -158,8 +159,18 @@ def test_following_a_program_does_not_import_the_compiler() -> None:
     assert not hasattr(Tracer.__torch_dispatch__, "__wrapped__")
 
 
-def test_examples_in_order_mix_and_do_not_only_lack_a_rule() -> None:
-    found = prove(lambda x: losses(x) * torch.sort(losses(x).detach(), 0).values, rows())
+RANKED: dict[str, Callable[[Tensor], Tensor]] = {
+    "largest": lambda x: torch.topk(losses(x).detach(), 1, 0).values,
+    "second": lambda x: torch.kthvalue(losses(x).detach(), 2, 0).values,
+    "median": lambda x: torch.median(losses(x).detach(), 0).values,
+    "sorted columns": lambda x: torch.sort(x.detach(), 0).values.sum(1),
+    "sorted losses": lambda x: torch.sort(losses(x).detach(), 0).values,
+}
+
+
+@pytest.mark.parametrize("ranked", RANKED.values(), ids=RANKED.keys())
+def test_examples_in_order_mix_and_do_not_only_lack_a_rule(ranked: Callable[[Tensor], Tensor]) -> None:
+    found = prove(lambda x: losses(x) * ranked(x), rows())
     assert isinstance(found.losses, Cause)
     assert found.losses.fault is Fault.MIXES
 

@@ -331,7 +331,7 @@ CLIPPING = (
         "gradients/engines/bookkeeping.py",
         "or trial.silent or moves:",
         "or trial.silent:",
-        "tests/training/preflight/test_later_programs.py::test_tokens_selected_by_their_data_are_looked_at_in_every_batch",
+        "tests/gradients/capture/test_rearranging.py",
     ),
     one(
         "a-sleeping-model-passes",

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privet.errors import UnsupportedModel
+from privet.errors import NoExampleRule, UnsupportedModel
+from privet.gradients.capture.recorded import Use
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
@@ -397,42 +398,48 @@ def test_a_layer_behind_detached_ones_is_a_place_to_stop() -> None:
 class Scaled(nn.Module):
     """Scales its inputs by a weight where no gradient flows, so that they only seem to come from that weight."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.scale, self.layer = nn.Parameter(torch.randn(WIDTH)), nn.Linear(WIDTH, 3)
+        self.scale, self.layer = nn.Parameter(torch.randn(WIDTH)), nn.Linear(WIDTH, width)
 
     def forward(self, inputs: Tensor) -> Tensor:
         probe = torch.zeros(WIDTH, dtype=inputs.dtype, requires_grad=True)
         scaled = inputs.detach() + probe
         with torch.no_grad():
             scaled.mul_(self.scale)
-        return self.layer(scaled) + (inputs * self.scale)[:, :3]
+        return torch.cat([self.layer(scaled), inputs * self.scale], 1)
 
 
-def test_a_layer_whose_inputs_only_seem_to_come_from_another_gets_its_gradient() -> None:
+@pytest.mark.parametrize("width", [3, 1 << 14])  # gradients of many numbers are awaited at the node that forms them
+def test_a_layer_whose_inputs_only_seem_to_come_from_another_gets_its_gradient(width: int) -> None:
     torch.manual_seed(0)
-    assert_exact(Scaled().double())
+    model, inputs = Scaled(width).double(), examples()
+    running, into, rule = started(BookKeeping(), model, CLIPPING)
+    try:
+        add(running, model, inputs, rule, into, squared)
+        assert relative_error(into.flat, loop_clipped_sum(model, squared, inputs, CLIPPING)) <= 1e-9
+        assert not running._without_rules  # type: ignore[attr-defined]  # nor by one backward pass for each example
+    finally:
+        running.close()
 
 
 class Cutting(torch.autograd.Function):
-    """Passes values on, and gradients only while it is told to."""
+    """Passes values on, and gradients only while it is told to; the forward pass shows nothing of it."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, is_cut: bool) -> Tensor:
-        found = inputs.clone()
-        if is_cut:
-            ctx.mark_non_differentiable(found)
-        return found
+    def forward(ctx: Any, inputs: Tensor, is_cut: list[bool]) -> Tensor:
+        ctx.is_cut = is_cut
+        return inputs.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None]:
+        return None if any(ctx.is_cut) else gradient, None
 
 
 def test_a_use_that_falls_silent_in_a_known_program_is_refused_by_name() -> None:
     torch.manual_seed(0)
     model = nn.ModuleDict({"cut": nn.Linear(WIDTH, 3), "kept": nn.Linear(WIDTH, 3)}).double()
-    is_cut = False
+    is_cut: list[bool] = []
 
     def loss(model: nn.Module, part: Tensor) -> Tensor:
         return (Cutting.apply(model["cut"](part), is_cut) + model["kept"](part)).sin().sum(1)
@@ -441,8 +448,28 @@ def test_a_use_that_falls_silent_in_a_known_program_is_refused_by_name() -> None
     try:
         for _ in range(3):
             add(running, model, examples(), rule, into, loss)
-        is_cut = True
+        is_cut.append(True)
         with pytest.raises(UnsupportedModel, match=r"\['cut\.bias', 'cut\.weight'\] took no part in the loss"):
+            add(running, model, examples(), rule, into, loss)
+    finally:
+        running.close()
+
+
+def test_a_gradient_that_is_lost_on_its_way_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"shared": nn.Linear(WIDTH, 3)}).double()
+
+    def loss(model: nn.Module, part: Tensor) -> Tensor:
+        return (model["shared"](part) + model["shared"](part.sin())).sin().sum(1)
+
+    running, into, rule = started(BookKeeping(), model, CLIPPING)
+    hear = Use.hear
+    try:
+        for _ in range(3):
+            add(running, model, examples(), rule, into, loss)
+        # one of two uses of the weight is not heard of, so that the weight still has a gradient
+        monkeypatch.setattr(Use, "hear", lambda use, gradient: hear(use, gradient) if use.number else None)
+        with pytest.raises(NoExampleRule, match=r"No gradient came back .* \['shared\.bias', 'shared\.weight'\]"):
             add(running, model, examples(), rule, into, loss)
     finally:
         running.close()

@@ -6,11 +6,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from privet.errors import UnsupportedModel
 from privet.gradients.capture.capture import Capture
 from privet.gradients.capture.recorded import mark_batch
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.mechanism.clipping import Threshold
+from tests.gradients.reference import add, loop_clipped_sum, relative_error, started
+from tests.gradients.zoo import squared
 
 SIZE = 4
 
@@ -89,3 +94,35 @@ def test_with_one_example_nothing_can_be_out_of_order() -> None:
     finally:
         capture.close()
     assert not capture.recording.rearranges
+
+
+class Chosen(nn.Module):
+    """Computes on the tokens that count, and puts them back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        places = (inputs[:, :, 0] > 0).nonzero(as_tuple=True)
+        return inputs.new_zeros(*inputs.shape[:2], 2).index_put(places, self.inner(inputs[places]))
+
+
+def test_a_row_for_each_example_in_one_batch_is_not_taken_for_the_rows_of_the_next() -> None:
+    torch.manual_seed(0)
+    model, clipping = Chosen().double(), Threshold(norm=0.1)
+    inputs = torch.randn(4, 2, 3, dtype=torch.float64)
+    signs = torch.tensor([[1, -1]]).expand(4, 2)
+    others = torch.tensor([[1, 1], [-1, -1], [1, -1], [-1, 1]])  # as many rows, but not one of each example
+    running, into, rule = started(BookKeeping(), model, clipping)
+    try:
+        for _ in range(3):
+            into.clear()
+            inputs[:, :, 0] = inputs[:, :, 0].abs() * signs
+            add(running, model, inputs, rule, into, squared)
+            assert relative_error(into.flat, loop_clipped_sum(model, squared, inputs, clipping)) <= 1e-9
+        inputs[:, :, 0] = inputs[:, :, 0].abs() * others
+        with pytest.raises(UnsupportedModel, match="mixes the examples of a batch"):
+            add(running, model, inputs, rule, into, squared)
+    finally:
+        running.close()

@@ -93,7 +93,8 @@ class Selecting(nn.Module):
 def test_tokens_selected_by_their_data_are_looked_at_in_every_batch() -> None:
     torch.manual_seed(0)
     model, counts = Selecting(), torch.ones(8, 2, dtype=torch.bool)
-    counts[4], counts[5, 0], counts[6, 0] = False, False, False  # four tokens of four examples, not one of each
+    counts[:4, 1] = False  # one token of each of the first four examples
+    counts[4], counts[5, 0], counts[6, 0] = False, False, False  # as many tokens of the others, not one of each
     with pytest.raises(UnsupportedModel):
         train(model, model, TensorDataset(torch.randn(8, 2, 3), counts), walked)
 
