@@ -74,7 +74,7 @@ def _facts(recipe: Recipe, plan: Plan) -> dict[str, Any]:
 def _parameters(recipe: Recipe) -> int | None:
     from privet.models.model_sizes import num_parameters
 
-    return num_parameters(recipe.model, recipe.info.input_shape, recipe.info.num_classes or 1)
+    return num_parameters(recipe.model, recipe.info.input_shape, recipe.info.task.num_outputs)
 
 
 def _memory(recipe: Recipe) -> dict[str, int] | None:

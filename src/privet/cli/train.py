@@ -119,11 +119,13 @@ def train(
 def _train_on_texts(path: str, own: OwnData, output: str | None, *, quiet: bool) -> int:
     from privet.cli.finetune import train_on_texts
 
+    if own.target is not None and len(own.target) > 1:
+        raise click.UsageError("A model of texts has one target. Give --target once.")
     return train_on_texts(
         path,
         model=own.model,
         text=own.text or "",
-        target=own.target,
+        target=None if own.target is None else own.target[0],
         classes=own.classes,
         size=own.size,
         epsilon=own.epsilon,

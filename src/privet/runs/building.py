@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from privet.datasets import load
@@ -114,12 +113,7 @@ def build_model(recipe: Recipe, device: torch.device) -> nn.Module:
     with torch.random.fork_rng(devices=[], enabled=recipe.training.seed is not None):
         if recipe.training.seed is not None:
             torch.manual_seed(recipe.training.seed)
-        return spec.build(info.input_shape, num_outputs(info)).to(device)
-
-
-def num_outputs(info: DatasetInfo) -> int:
-    """Return the number of outputs of a network for one example."""
-    return info.num_classes or 1
+        return spec.build(info.input_shape, info.task.num_outputs).to(device)
 
 
 def build_optimizer(training: TrainingSettings, model: nn.Module) -> Optimizer:
@@ -189,18 +183,11 @@ def with_owners(dataset: MapDataset, persons: tuple[str, ...] | None, plan: Plan
     return PersonRecords(dataset=dataset, persons=persons)
 
 
-def losses_of(info: DatasetInfo, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return one loss per example: cross entropy for classes, squared error for numbers."""
-    if info.num_classes is not None:
-        return functional.cross_entropy(outputs, targets, reduction="none")
-    return (outputs - targets.reshape(outputs.shape)).square().mean(1)
-
-
 def loss_function(info: DatasetInfo, model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the function from a batch's features and labels to its losses: the model's own, if it carries one."""
     if isinstance(model, ProvenLoss):
         return model.losses
-    return lambda features, labels: losses_of(info, model(features), labels)
+    return lambda features, labels: info.task.losses(model(features), labels)
 
 
 def on_device(dataset: ArrayDataset, device: torch.device) -> ArrayDataset:
