@@ -22,12 +22,14 @@ class Evaluated:
     Attributes:
         outputs: Logarithms of the class probabilities, ``[records, classes]``; or predicted numbers, ``[records]``.
         targets: The true classes, or the true numbers.
+        decided: The decided classes; the likeliest if not given.
         groups: By column, the number of each record's category.
         weights: How much each record counts; the records of one person count 1 together at most.
     """
 
     outputs: Array
     targets: NDArray[np.float64] | Codes
+    decided: Codes | None = None
     groups: Mapping[str, Codes] = field(default_factory=dict)
     weights: Array
 
@@ -66,7 +68,7 @@ def _class_rows(data: Evaluated, terms: EvaluationTerms, part: slice) -> Array:
     wrong = np.where(np.arange(terms.num_classes) == ((labels + 1) % terms.num_classes)[:, None], 0.0, -np.inf)
     logs = np.where(known[:, None], logs, wrong)
     chances, at, places = np.exp(logs), np.arange(len(labels)), terms.slices()
-    decided = logs.argmax(1)
+    decided = logs.argmax(1) if data.decided is None else np.where(known, data.decided[part], logs.argmax(1))
     rows = np.zeros((len(labels), terms.size))
     rows[at, places["confusion"].start + labels * terms.num_classes + decided] = 1.0
     loss = np.clip(-logs[at, labels] / terms.loss_clip, 0.0, 1.0)

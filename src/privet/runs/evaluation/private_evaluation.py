@@ -7,13 +7,15 @@ for somebody who is among the training records and among these.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from privet import checks
 from privet.accounting.charges import HypotheticalCharges
@@ -24,53 +26,24 @@ from privet.datasets.arrays import ArrayDataset
 from privet.datasets.encoding import categories_of, category_columns
 from privet.datasets.info import DatasetInfo
 from privet.effects.noisy_counts.contributions import Evaluated, summed
-from privet.effects.noisy_counts.figures import Figures, Released, figures_of
+from privet.effects.noisy_counts.figures import Released
 from privet.effects.noisy_counts.terms import EvaluationTerms, Groups
 from privet.errors import BudgetExceeded, CheckpointError, DataError, RecipeError
 from privet.mechanism.owners import Owners
 from privet.plan import Plan
-from privet.records import Record
 from privet.runs.building import choose_device, held_out_data
+from privet.runs.evaluated import PrivateEvaluation, stored_evaluation
 from privet.runs.ledger_check import check_ledger
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.resuming import stored_plan, stored_recipe
-from privet.runs.run_files import RunFiles, read_result, write_json
+from privet.runs.run_files import RunFiles, write_json
 from privet.runs.runner import stored_model
 from privet.training.further_release import VectorRelease
-from privet.training.predictions import outputs_of
+from privet.training.predictions import any_outputs_of
 from privet.vocabulary import Unit
 
-
-@dataclass(frozen=True, kw_only=True)
-class PrivateEvaluation(Record):
-    """A finished private evaluation, as it is stored in the folder of its run.
-
-    Attributes:
-        released: The noisy vector, from which all figures follow.
-        epsilon: What the evaluation costs by itself, at the delta of the plan.
-        head: The newest row of the ledger after it was charged.
-        unit: What one counted unit is.
-    """
-
-    WHAT: ClassVar[str] = "a private evaluation"
-
-    released: Released
-    epsilon: float
-    head: str
-    unit: str
-
-    @property
-    def figures(self) -> Figures:
-        """All figures with their intervals."""
-        return figures_of(self.released)
-
-    @property
-    def temperature(self) -> float:
-        """The number by which the logits of the model are divided before probabilities are shown."""
-        return self.released.temperature * self.figures.temperature
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "figures": self.figures.to_dict()}
+# A record to whose true class the model gives less than 0.7 % adds as much as one with 0.7 %.
+DEFAULT_CLIP = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +58,7 @@ class Asked:
 
     epsilon: float
     groups: tuple[str, ...] = ()
-    loss_clip: float = 5.0
+    loss_clip: float = DEFAULT_CLIP
 
     def __post_init__(self) -> None:
         checks.fields(self, checks.positive, "epsilon")
@@ -99,14 +72,19 @@ class Asked:
         if plan.unit is Unit.PERSON:
             bounded = plan.sampling.contribution
             per_person = 1 if bounded is None else bounded.max_records
-        if info.num_classes is not None:
+        if info.task.class_names:
             return EvaluationTerms(
-                class_names=tuple(info.class_names),
+                class_names=info.task.class_names,
                 groups=groups,
                 loss_clip=self.loss_clip,
                 records_per_person=per_person,
             )
-        low, high = recipe.target_range
+        if info.task.bounds is None:
+            raise RecipeError(
+                f"A private evaluation needs classes, or one number with declared bounds, and the model predicts "
+                f"{', '.join(info.task.names)}. Declare low and high of the target, or evaluate one target at a time."
+            )
+        low, high = info.task.bounds
         return EvaluationTerms(
             groups=groups, low=low, high=high, error_clip=(high - low) / 2, records_per_person=per_person
         )
@@ -128,12 +106,7 @@ def asked_in(recipe: Recipe) -> Asked | None:
     found = recipe.evaluation
     if found is None:
         return None
-    return Asked(epsilon=found.epsilon, groups=tuple(found.groups), loss_clip=found.loss_clip)
-
-
-def stored_evaluation(files: RunFiles) -> PrivateEvaluation | None:
-    """Return the newest private evaluation of a run; None if there was none."""
-    return read_result(files.evaluation, PrivateEvaluation.from_dict)
+    return Asked(epsilon=found.epsilon, groups=tuple(found.groups or ()), loss_clip=found.loss_clip or DEFAULT_CLIP)
 
 
 def evaluate_privately(
@@ -179,10 +152,12 @@ def evaluate_privately(
 
     def read() -> NDArray[np.float64]:
         records = held_out_data(recipe, data)
-        said = outputs_of(model, records.features)
-        outputs = _heated(said, temperature) if terms.class_names else said[:, 0]
+        said = any_outputs_of(model, records.features)
+        decided = recipe.info.task.decisions(said.nan_to_num())
+        codes = {name: place for place, name in enumerate(terms.class_names)}
         evaluated = Evaluated(
-            outputs=outputs,
+            outputs=_heated(said.numpy(), temperature) if codes else _numbers(said, decided[recipe.info.task.names[0]]),
+            decided=np.array([codes[name] for name in decided["class"]], dtype=np.int64) if codes else None,
             targets=records.labels.cpu().numpy().reshape(len(records)),
             groups={each.column: _codes(recipe.info, records, each.column) for each in terms.groups},
             weights=_weights(records, terms),
@@ -233,6 +208,11 @@ def _heated(said: NDArray[np.float64], temperature: float) -> NDArray[np.float64
         return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
 
 
+def _numbers(said: Tensor, decided: NDArray[Any]) -> NDArray[np.float64]:
+    """Return predicted numbers in the units of the data, and NaN where the model gave none."""
+    return np.where(said.isfinite().all(1).numpy(), decided.astype(np.float64), np.nan)
+
+
 def _categories(info: DatasetInfo, column: str) -> Sequence[str]:
     found = categories_of(info.feature_names, column)
     if not found:
@@ -254,17 +234,8 @@ def _weights(records: ArrayDataset, terms: EvaluationTerms) -> NDArray[np.float6
     names = np.array([name.strip() for name in records.persons], dtype=object)
     named = np.flatnonzero(names != "")
     owners = Owners.of(names[named])
-    # The order of the operating system's random numbers is secret, and nothing of it is kept.
-    kept, sizes = owners.chosen(np.arange(owners.num_persons), terms.records_per_person, np.random.default_rng())
+    secret = np.random.Generator(np.random.PCG64DXSM(secrets.randbits(256)))
+    kept, sizes = owners.chosen(np.arange(owners.num_persons), terms.records_per_person, secret)
     weights[:] = 0.0
     weights[named[kept]] = np.repeat(1.0 / np.maximum(sizes, 1), sizes)
     return weights
-
-
-def refuse_without_declared_persons(recipe: Recipe) -> None:
-    """Refuse persons as the unit where nothing says whose the held-out records are."""
-    if recipe.privacy.unit == Unit.PERSON.value and recipe.own_data is None:
-        raise RecipeError("The records of this data set name nobody, so that persons cannot be counted.")
-
-
-__all__ = ["Asked", "PrivateEvaluation", "asked_in", "evaluate_privately", "replace", "stored_evaluation"]
