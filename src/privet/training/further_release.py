@@ -12,34 +12,12 @@ from torch import Tensor
 
 from privet import checks
 from privet.accounting.calibration import calibrate_noise
-from privet.accounting.ledger import Ledger, Purpose, VoidReason
+from privet.accounting.ledger import Ledger, Purpose
+from privet.accounting.ledger.further_book import FurtherBook
 from privet.mechanism.events import DpEvent, gaussian_event
-from privet.mechanism.executed import ExecutedRound
 from privet.training.randomness import Streams
 from privet.training.release import BoundedTensors, ChargedRelease, Part
 from privet.vocabulary import Adjacency
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _FurtherBook:
-    """The ledger of a run, on which a round of the plan is not charged but a release besides it."""
-
-    ledger: Ledger
-    purpose: Purpose
-    coordinates: int
-
-    def reserve(self, event: DpEvent, count: int = 1) -> None:
-        for _ in range(count):
-            self.ledger.reserve_further(event, purpose=self.purpose, coordinates=self.coordinates)
-
-    def check(self, done: ExecutedRound) -> None:
-        self.ledger.check(done)
-
-    def check_within(self, done: ExecutedRound) -> None:
-        self.ledger.check_within(done)
-
-    def void(self, reason: VoidReason) -> None:
-        self.ledger.void(reason)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +68,7 @@ class VectorRelease:
         Edge cases: a vector of another length than the weights, or with a number that is not finite, is refused after
             the charge.
         """
-        book = _FurtherBook(ledger=ledger, purpose=self.purpose, coordinates=len(weights))
+        book = FurtherBook(ledger=ledger, purpose=self.purpose, coordinates=len(weights))
         with ChargedRelease[tuple[Tensor, ...]](book, self.event) as release:
             vector = np.asarray(read(), dtype=np.float64)
             assert vector.shape == weights.shape, "a vector has one number per weight"

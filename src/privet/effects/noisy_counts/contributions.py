@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from privet.effects.noisy_counts.terms import MOMENT_SCALE, SCORE_EDGES, Array, EvaluationTerms
 
 _CHUNK = 4096
+_ROUNDING = 1e-6
 _INNER_EDGES = np.array(SCORE_EDGES[1:-1])
 Codes = NDArray[np.int64]
 
@@ -63,7 +64,8 @@ def _class_rows(data: Evaluated, terms: EvaluationTerms, part: slice) -> Array:
     logs, labels = data.outputs[part], data.targets[part].astype(np.int64)
     is_class = (labels >= 0) & (labels < terms.num_classes)
     labels = np.where(is_class, labels, 0)
-    known = np.asarray(np.isfinite(np.exp(logs)).all(1))
+    # neither NaN nor above one; minus infinity is a probability of zero
+    known = np.asarray((logs <= _ROUNDING).all(1))
     # an output that is no number: certain of a class that is not the true one
     wrong = np.where(np.arange(terms.num_classes) == ((labels + 1) % terms.num_classes)[:, None], 0.0, -np.inf)
     logs = np.where(known[:, None], logs, wrong)

@@ -51,7 +51,7 @@ def number_figures(moments: Array, *, std: float, terms: EvaluationTerms) -> Num
     variance = Quadratic(constant=std**2 + var_e, linear=-2 * (cov + std**2 * middle**2), square=noise_around + var_t)
     scale = (terms.error_clip / ((terms.high - terms.low) / 2)) ** 2
     unexplained = ratio(e2, around, variance, least=0.0, most=1e6)
-    spread = intervals.mean(np.maximum(around, 0.0), np.maximum(around4, 0.0), n, total_std=std, count_std=std)
+    spread = ratio(around, n, Quadratic(constant=noise_around + var_t, linear=-2 * std**2 * middle**2, square=std**2))
     return NumberFigures(
         explained=Interval(
             value=1 - scale * unexplained.value, low=1 - scale * unexplained.high, high=1 - scale * unexplained.low
