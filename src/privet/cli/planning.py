@@ -265,7 +265,7 @@ def _epsilon_of_every_iterate(plan: Plan) -> float | None:
 
     if plan.release is Release.EVERY_ITERATE:
         return None
-    return plan.account(HypotheticalCharges(charged=plan.segments)).epsilon
+    return plan.account(HypotheticalCharges(planned=plan.segments)).epsilon
 
 
 def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:

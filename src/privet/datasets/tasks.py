@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,11 @@ class Task(Protocol):
     @property
     def class_names(self) -> tuple[str, ...]:
         """The classes, if the task is to tell classes apart and nothing else; otherwise empty."""
+        ...
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The declared ends of the only target, if it is a number that has them."""
         ...
 
     def encoded(self, values: Sequence[NDArray[Any]]) -> Tensor:
@@ -84,6 +89,7 @@ class Classes:
     class_names: tuple[str, ...]
     weights: tuple[float, ...] = ()
     threshold: float = 0.5
+    bounds: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if len(self.class_names) < 2:
@@ -148,6 +154,10 @@ class _OneOutput:
     class_names: tuple[str, ...] = ()
 
     @property
+    def bounds(self) -> tuple[float, float] | None:
+        return None
+
+    @property
     def names(self) -> tuple[str, ...]:
         return (self.name,)
 
@@ -209,6 +219,10 @@ class Number(_OneOutput):
     def __post_init__(self) -> None:
         _check_bounds(self.name, self.low, self.high)
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return self.low, self.high
+
     def made_up(self, num_records: int, generator: Generator) -> Tensor:
         return _uniform(self.low, self.high, num_records, generator)
 
@@ -246,6 +260,10 @@ class Count(_OneOutput):
     def __post_init__(self) -> None:
         _check_bounds(self.name, 0.0, self.high)
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return 0.0, self.high
+
     def made_up(self, num_records: int, generator: Generator) -> Tensor:
         return _uniform(0.0, self.high, num_records, generator).round()
 
@@ -270,6 +288,7 @@ class Several:
 
     parts: tuple[Classes | Number | Count, ...]
     class_names: tuple[str, ...] = ()
+    bounds: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if len(self.parts) < 2:

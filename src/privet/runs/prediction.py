@@ -17,6 +17,7 @@ from privet.datasets.own.own_images import read_unlabelled_images
 from privet.datasets.own.own_table import OWN_TABLES
 from privet.errors import DataError, RecipeError
 from privet.runs.building import choose_device
+from privet.runs.evaluated import stored_temperature
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.resuming import stored_recipe
 from privet.runs.run_files import RunFiles
@@ -82,7 +83,12 @@ def predict_new(folder: str | os.PathLike[str], path: str | os.PathLike[str], *,
     recipe = stored_recipe(RunFiles(folder=Path(folder)))
     names, features, gaps = _records(recipe, path)
     task = recipe.info.task
-    columns = task.decisions(outputs_of(model_of(folder, device=device), features))
+    outputs = outputs_of(model_of(folder, device=device), features)
+    columns = task.decisions(outputs)
+    temperature = stored_temperature(RunFiles(folder=Path(folder)))
+    if task.class_names and temperature != 1:
+        # decisions stay those of the model; its probabilities are made to fit
+        columns = {**task.decisions(outputs / temperature), "class": columns["class"]}
     return Decisions(names=names, columns=columns, class_names=task.class_names, gaps=gaps)
 
 

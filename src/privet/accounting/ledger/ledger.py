@@ -51,7 +51,9 @@ from privet.accounting.ledger.rows import (
     Completed,
     Created,
     Entry,
+    Further,
     Mismatched,
+    Purpose,
     Reserved,
     RowFields,
     RowMaker,
@@ -107,6 +109,7 @@ class Ledger(LedgerFacts):
         self._latest: RowMaker[Reserved] | None = None  # writes the row that was reserved last once more
         self._matched: tuple[CodedEvent, ExecutedRound] | None = None  # that were compared last and are equal
         self._closed = False
+        self._gives_back = True
         self._unrecorded_mismatch = False
 
     @classmethod
@@ -243,6 +246,27 @@ class Ledger(LedgerFacts):
             self._append(row)
             self._at_hand.add(row.entry.coded, row.entry.count)
             self._latest = row
+
+    def reserve_further(self, event: DpEvent, *, purpose: Purpose, coordinates: int) -> None:
+        """Charge one release besides the rounds of the plan, before it is made.
+
+        Args:
+            event: Its event.
+            purpose: What for; the row says it, and every guarantee from this ledger includes the release.
+            coordinates: How many numbers get noise.
+
+        Guarantee: the row is durable before this returns. The release is never given back: the process that charged
+            one gives back nothing when it closes.
+        """
+        release = Further(
+            purpose=purpose, coded=CodedEvent.of(event), coordinates=checks.count("coordinates", coordinates)
+        )
+        check_company(self._num_processes)
+        self._check_usable()
+        with self._guard:
+            self._gives_back = False
+            self._append(RowMaker(release))
+            self._at_hand.add(release.coded, 1)
 
     def check(self, done: ExecutedRound) -> None:
         """Use up one reserved round, and refuse its release unless what was done is what was reserved.
@@ -381,7 +405,8 @@ class Ledger(LedgerFacts):
         with self._guard:
             try:
                 if not self._unrecorded_mismatch:
-                    self._append(RowMaker(Closed(returned=self._at_hand.take_all())))
+                    returned = self._at_hand.take_all() if self._gives_back else ()
+                    self._append(RowMaker(Closed(returned=returned)))
             finally:
                 self._release()
 
