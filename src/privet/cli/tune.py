@@ -90,8 +90,8 @@ def tune(
         console.remark("Stopped: the search is not finished. The same command goes on.")
         return console.INTERRUPTED
     if as_json:
-        told = {"guarantee": found.guarantee.to_dict(), "settings": found.values, found.measure: found.score}
-        console.show_json(told | {"folder": str(found.folder)})
+        record = {"guarantee": found.guarantee.to_dict(), "settings": found.values, found.measure: found.score}
+        console.show_json(record | {"folder": str(found.folder)})
         return console.OK
     _show("spent", found.guarantee)
     console.show_facts(

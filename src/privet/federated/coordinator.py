@@ -166,7 +166,7 @@ class Coordinator:
             raise LoopError("begin_round() belongs after end_round() of the last round, while rounds are left.")
         plan, contribution = self.agreement.plan, self.agreement.contribution
         charges = [contribution.steps_per_round] + [0] * (contribution.steps_per_round - 1)
-        self._releases = [ChargedRelease(self.ledger, plan.round_event, charge=charge) for charge in charges]
+        self._releases = [ChargedRelease(self.ledger, plan.round_event, num_charged=charge) for charge in charges]
         asked = sorted(set(parties))
         if contribution.samples_parties:
             asked = [asked[place] for place in next(plan.sampling.round_batches(len(asked), self._streams.sampling))]

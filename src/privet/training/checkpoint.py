@@ -59,9 +59,9 @@ class Checkpoint:
         try:
             self._restore(model, optimizer)
         except (RuntimeError, ValueError, KeyError) as error:
-            told = " ".join(str(error).split())[:400]
+            reason = " ".join(str(error).split())[:400]
             raise CheckpointError(
-                f"The checkpoint does not fit this model and optimizer: {told} Build the model and the optimizer as "
+                f"The checkpoint does not fit this model and optimizer: {reason} Build the model and the optimizer as "
                 "they were when the run began, or start in a new folder."
             ) from error
 

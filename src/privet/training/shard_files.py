@@ -94,8 +94,8 @@ def write_index(folder: Path, body: str, shards: Sequence[Shard]) -> None:
         body: All of the checkpoint that is not a tensor.
         shards: Of all ranks, in their order.
     """
-    told = {"format": _FORMAT, "privet": body, "shards": [vars(shard) for shard in shards]}
-    content = json.dumps(told, sort_keys=True)
+    index = {"format": _FORMAT, "privet": body, "shards": [vars(shard) for shard in shards]}
+    content = json.dumps(index, sort_keys=True)
     whole = json.dumps({"content": content, "digest": hashlib.sha256(content.encode()).hexdigest()})
     path = folder / INDEX_NAME
     _written(path, whole.encode(), keep_previous=True)
@@ -145,13 +145,13 @@ def _index(path: Path) -> tuple[str, list[Shard]]:
     content = str(whole["content"])
     if hashlib.sha256(content.encode()).hexdigest() != whole["digest"]:
         raise CheckpointError("its digest is wrong")
-    told = json.loads(content)
-    if told.get("format") != _FORMAT:
+    index = json.loads(content)
+    if index.get("format") != _FORMAT:
         raise CheckpointError(
-            f"written in format {told.get('format')!r}; this version reads format {_FORMAT}. It was made by a newer "
+            f"written in format {index.get('format')!r}; this version reads format {_FORMAT}. It was made by a newer "
             "privet: update privet"
         )
-    return str(told["privet"]), [Shard.from_json(shard) for shard in told["shards"]]
+    return str(index["privet"]), [Shard.from_json(shard) for shard in index["shards"]]
 
 
 class ShardFiles(Mapping[str, Tensor]):

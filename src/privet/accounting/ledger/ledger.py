@@ -63,14 +63,7 @@ from privet.accounting.ledger.rows import (
 from privet.accounting.ledger.store import FileSystem, LedgerFile, PosixFileSystem, reading
 from privet.accounting.ledger.tally import AtHand, Tally, take_rows
 from privet.accounting.ledger.views import LedgerFacts, LedgerView
-from privet.errors import (
-    ArgumentError,
-    LedgerBusy,
-    LedgerError,
-    LedgerMismatch,
-    LedgerWriteError,
-    LoopError,
-)
+from privet.errors import ArgumentError, LedgerBusy, LedgerError, LedgerMismatch, LedgerWriteError, LoopError
 from privet.mechanism.events import DpEvent, matches
 from privet.mechanism.executed import ExecutedRound, no_evidence
 
@@ -105,7 +98,7 @@ class Ledger(LedgerFacts):
         self._guard = threading.RLock()
         self._at_hand = AtHand()
         self._latest: RowMaker[Reserved] | None = None  # writes the row that was reserved last once more
-        self._matched: tuple[CodedEvent, ExecutedRound] | None = None  # that were compared last and are equal
+        self._matched: tuple[CodedEvent | None, ExecutedRound | None] = None, None  # compared last, and equal
         self._closed = False
         self._unrecorded_mismatch = False
 
@@ -260,9 +253,9 @@ class Ledger(LedgerFacts):
         self._check_usable()
         with self._guard:
             reserved = self._at_hand.take("check")
-            if self._matched is not None and self._matched[0] is reserved and self._matched[1] is done:
-                return  # neither changes, so neither does the answer
-            if matches(reserved.event, done.event):
+            # neither changes, so neither does the answer
+            known = self._matched[0] is reserved and self._matched[1] is done
+            if known or matches(reserved.event, done.event):
                 self._matched = reserved, done
                 return
             facts = CodedEvent.of_facts(done.event)
@@ -277,17 +270,16 @@ class Ledger(LedgerFacts):
         """
         if not isinstance(done, ExecutedRound):
             raise no_evidence(done)
-        event = done.event
         self._check_usable()
         with self._guard:
-            if any(matches(charged, event) for charged, _ in self._tally.charged):
+            if any(matches(charged, done.event) for charged, _ in self._tally.charged):
                 return
-            facts = CodedEvent.of_facts(event)
+            facts = CodedEvent.of_facts(done.event)
             self._refuse(Reserved(coded=facts, count=1), "No round of this kind was charged", facts)
 
     def _refuse(self, entry: Entry, found: str, facts: CodedEvent) -> NoReturn:
         """Charge what ran, and raise."""
-        told = (
+        message = (
             f"{found}, what ran is {facts.key.decode()}. The result must not be released. Change the plan instead of "
             "its pieces, and start a new run."
         )
@@ -295,8 +287,8 @@ class Ledger(LedgerFacts):
             self._append(RowMaker(entry))
         except LedgerWriteError as error:
             self._unrecorded_mismatch = True
-            raise LedgerMismatch(f"{told} This could not be recorded either: {error}") from error
-        raise LedgerMismatch(told)
+            raise LedgerMismatch(f"{message} This could not be recorded either: {error}") from error
+        raise LedgerMismatch(message)
 
     def void(self, reason: VoidReason) -> None:
         """Record that the oldest reserved round was begun and given up. It stays charged and cannot be run again."""
