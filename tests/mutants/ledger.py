@@ -24,8 +24,8 @@ LEDGER = (
         "charge-after-release",
         "a crash after the data were used and before the row is written is not charged",
         "training/release.py",
-        "    if charge:\n        ledger.reserve(event, charge)\n    try:\n        summed = yield\n",
-        "    try:\n        summed = yield\n        if charge:\n            ledger.reserve(event, charge)\n",
+        "    if num_charged:\n        ledger.reserve(event, num_charged)\n    try:\n        summed = yield\n",
+        "    try:\n        summed = yield\n        if num_charged:\n            ledger.reserve(event, num_charged)\n",
         "tests/training/test_release.py::test_a_round_is_durably_charged_before_any_of_its_examples_is_read",
         "tests/training/test_release_order.py::"
         "test_the_round_is_charged_when_the_release_exists_and_used_up_when_its_noise_is_compared",
