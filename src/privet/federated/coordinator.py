@@ -26,7 +26,7 @@ from privet.mechanism.clipping import FixedRun
 from privet.mechanism.events import compose
 from privet.mechanism.executed import ExecutedRound, executed_together
 from privet.mechanism.sums import ClippedSum, PrivateSum
-from privet.training.checkpoint import load_checkpoint, save_checkpoint
+from privet.training.checkpoint import as_bytes, contents, load_checkpoint, write_checkpoint
 from privet.training.folder import RunFolder
 from privet.training.randomness import Streams
 from privet.training.release import ChargedRelease, GradientSum, Noisy
@@ -301,8 +301,7 @@ class Coordinator:
         return private
 
     def _checkpoint(self) -> None:
-        save_checkpoint(
-            self._folder.checkpoint_path,
+        body, tensors = contents(
             model=self.model,
             optimizer=self._optimizer,
             step=self._round,
@@ -312,6 +311,7 @@ class Coordinator:
             clipping={},
             average={},
         )
+        write_checkpoint(self._folder.checkpoint_path, as_bytes(body, tensors))
 
     def guarantee(self) -> Guarantee:
         """Return the guarantee of the charges in the coordinator's ledger."""
