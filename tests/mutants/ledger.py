@@ -42,8 +42,8 @@ LEDGER = (
         "at-hand-before-durable",
         "a round whose row could not be written may be run",
         _LEDGER,
-        "            self._append(row)\n            self._at_hand.add(row.entry.coded, row.entry.count)",
-        "            self._at_hand.add(row.entry.coded, row.entry.count)\n            self._append(row)",
+        "            self._append(row)\n            self._at_hand.add(coded, count)",
+        "            self._at_hand.add(coded, count)\n            self._append(row)",
         "tests/accounting/test_ledger_faults.py::"
         "test_a_full_disk_charges_nothing_and_the_run_goes_on_once_there_is_space",
     ),

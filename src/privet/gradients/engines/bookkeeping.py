@@ -306,8 +306,9 @@ class RunningBookKeeping:
     ) -> None:
         """Run the backward pass and hand the per-example gradients of every parameter to the clipper."""
         collector = Collector(
-            prepared=prepared, batch_size=recording.batch_size, parameters=self.parameters, clipper=clipper
-        )
+            prepared=prepared, batch_size=recording.batch_size, parameters=self.parameters, clipper=clipper,
+            has_code_on_the_way=recording.asks_derived,
+        )  # fmt: skip
         receive = collector.receive if prepared.alike and clipper.takes_layers else collector.take
         send_back(losses.sum(), recording, prepared.reach.roots, keep_graph=keep_graph, receive=receive)
         prepared.reach.check_heard(recording, self.layout)

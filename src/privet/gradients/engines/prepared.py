@@ -7,6 +7,7 @@ inputs and the output gradient of a batch into per-example gradients, in the sam
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,9 +20,10 @@ from privet.gradients.capture.observer import HALF
 from privet.gradients.capture.recorded import Reach, Recording, Source, Use, tensors_in
 from privet.gradients.engines.alike import Alike, alike_in
 from privet.gradients.engines.clipper import Clipper, Measurement
-from privet.gradients.engines.support import quiet_vmap
+from privet.gradients.forms.derived import Derived, WayBack
 from privet.gradients.forms.joining import joined
 from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Outer, PerExample
+from privet.gradients.forms.writing import written_out
 from privet.gradients.norms.planner import Planner
 from privet.gradients.rules.example_axis import FRONT, ExampleAxis
 from privet.gradients.rules.layer_rules import OWN_RULES, ROW_WISE, convolution, geometry_of, linear
@@ -211,6 +213,7 @@ class Collector:
     batch_size: int
     parameters: Sequence[nn.Parameter]
     clipper: Clipper
+    has_code_on_the_way: bool = False  # whether the program may change gradients of what it computes from parameters
     _heard: dict[int, list[Use]] = field(default_factory=dict)  # uses that wait for others of their shape
     _waiting: dict[int, list[PerExample]] = field(default_factory=dict)  # of parameters that are used more than once
     _derived: list[tuple[Source, PerExample]] = field(default_factory=list)
@@ -287,13 +290,31 @@ class Collector:
         for uses in self._heard.values():  # the others of their shape were not reached this time
             for use in uses:
                 self.take(use)
-        for source, part in self._derived:
-            with self.clipper.gathered([self.parameters[position] for position in sorted(source.parameters)]):
-                pulled = _pull_back(source.tensor, part, source.parameters, self.parameters)
-            for position, found in pulled:
-                self._waiting.setdefault(position, []).append(found)
+        self._send_back_derived()
         for position, parts in self._waiting.items():
             self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
+
+    def _send_back_derived(self) -> None:
+        """Send gradients of tensors that were computed from parameters back to these."""
+        by_tensor: dict[int, tuple[Source, list[PerExample]]] = {}
+        for source, part in self._derived:
+            by_tensor.setdefault(id(source.tensor), (source, []))[1].append(part)
+        num_ways = Counter(position for source, _ in by_tensor.values() for position in source.parameters)
+        for source, parts in by_tensor.values():
+            part, positions = parts[0] if len(parts) == 1 else joined(parts), sorted(source.parameters)
+            parameters = tuple(self.parameters[position] for position in positions)
+            way = WayBack(tensor=source.tensor, parameters=parameters)
+            # norms of a parameter are those of all its gradients together
+            is_only = all(num_ways[position] == 1 and position not in self._waiting for position in positions)
+            is_plain = is_only and not self.has_code_on_the_way and way.is_linear
+            if is_plain and self.clipper.may_take_derived(positions, part, source.tensor.numel()):
+                self.clipper.take_derived(positions, Derived(part=part, way=way))
+                continue
+            with self.clipper.gathered(parameters):
+                found = way.of_each(written_out(part))
+            for position, gradients in zip(positions, found, strict=True):
+                if gradients is not None:
+                    self._waiting.setdefault(position, []).append(Explicit(gradients=gradients))
 
 
 def _formed(rule: Rule, use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
@@ -312,30 +333,3 @@ def _formed(rule: Rule, use: Use, axis: ExampleAxis, batch_size: int) -> list[Op
 
 def _number(use: Use) -> int:
     return use.number
-
-
-def _pull_back(
-    derived: Tensor, part: PerExample, positions: frozenset[int], parameters: Sequence[nn.Parameter]
-) -> list[tuple[int, PerExample]]:
-    """Carry per-example gradients of a derived tensor back to the parameters it was computed from."""
-    order = sorted(positions)
-    try:
-        with quiet_vmap():
-            pulled: Sequence[Tensor | None] = torch.autograd.grad(
-                derived,
-                [parameters[position] for position in order],
-                grad_outputs=part.in_full().to(derived.dtype),
-                is_grads_batched=True,
-                retain_graph=True,
-                allow_unused=True,
-            )
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise NoExampleRule(f"Gradients cannot be carried back to parameters together ({reason}).") from error
-    return [
-        (position, Explicit(gradients=gradients))
-        for position, gradients in zip(order, pulled, strict=True)
-        if gradients is not None
-    ]
