@@ -216,11 +216,11 @@ class Account:
         self._give(event, 1)
         self.besides.append({"coordinates": coordinates, "event": event, "purpose": purpose})
 
-    def _tell(self, told: list[str], *, reason: Any) -> None:
+    def _tell(self, stated: list[str], *, reason: Any) -> None:
         if not isinstance(reason, str) or not reason.isprintable() or not 3 <= len(reason) <= MAX_REASON:
             raise Wrong(f"row {len(self.heads)} gives no reason in words")
-        if reason not in told:
-            told.append(reason)
+        if reason not in stated:
+            stated.append(reason)
 
     def _change(self, *, reason: Any, step: Any) -> None:
         is_text = isinstance(reason, str) and reason.isprintable() and reason.strip() == reason
@@ -706,8 +706,8 @@ class Story:
         has_owners = self.plan["sampling"]["kind"] in OF_PERSONS
         item, of_unit = (OWNED_ITEM, OWNED) if has_owners else (ITEM[self.unit], ASSUMED[self.unit])
         besides = dict.fromkeys(PURPOSES[release["purpose"]] for release in self.account.besides)
-        told = (*self.account.assumptions, *self.account.changes, *besides, *self.account.vouched)
-        return [*of_plan, item, *told, *of_unit]
+        stated = (*self.account.assumptions, *self.account.changes, *besides, *self.account.vouched)
+        return [*of_plan, item, *stated, *of_unit]
 
 
 def check_proof(plan: dict[str, Any]) -> None:
@@ -826,8 +826,8 @@ class Files:
         self.plan_sha256 = certificate["plan"]["file_sha256"] if plan is None else hashlib.sha256(plan).hexdigest()
         weights = self._read(model or folder / "model.safetensors", is_named=certificate["model"] is not None)
         self.model = certificate["model"] if weights is None else model_entry(weights)
-        told = self._read(folder / "env.json", is_named=bool(certificate["versions"]))
-        self.versions = certificate["versions"] if told is None else versions_in(told)
+        stated = self._read(folder / "env.json", is_named=bool(certificate["versions"]))
+        self.versions = certificate["versions"] if stated is None else versions_in(stated)
         self.devices = sorted({str(entry["device"]) for entry in self.versions if "device" in entry})
         self.drawn_on = sorted({str(entry.get("device", "unknown")) for entry in self.versions})
 
@@ -1080,21 +1080,21 @@ def check_figures(certificate: dict[str, Any], figures: Figures, delta: float) -
     return f"epsilon {claim:.6g} claimed, {found:.6g} recomputed from the ledger (delta {delta:g}); {allowed}"
 
 
-def difference(told: Any, found: Any, where: str) -> str | None:
+def difference(stated: Any, found: Any, where: str) -> str | None:
     """Name the first place where two JSON values differ; numbers and truth values of different kinds do."""
-    if isinstance(told, dict) and isinstance(found, dict):
-        for name in sorted({*told, *found}):
-            if name not in told or name not in found:
+    if isinstance(stated, dict) and isinstance(found, dict):
+        for name in sorted({*stated, *found}):
+            if name not in stated or name not in found:
                 return f"{where}{name} " + ("is missing" if name in found else "is no entry of a certificate")
-            if (inner := difference(told[name], found[name], f"{where}{name}.")) is not None:
+            if (inner := difference(stated[name], found[name], f"{where}{name}.")) is not None:
                 return inner
         return None
-    if isinstance(told, list) and isinstance(found, list) and len(told) == len(found):
-        pairs = enumerate(zip(told, found, strict=True))
+    if isinstance(stated, list) and isinstance(found, list) and len(stated) == len(found):
+        pairs = enumerate(zip(stated, found, strict=True))
         return next((text for i, pair in pairs if (text := difference(*pair, f"{where}{i}."))), None)
-    if canonical(told) == canonical(found):
+    if canonical(stated) == canonical(found):
         return None
-    return f"{where.removesuffix('.')} is {str(told)[:120]!r}, and the ledger and its files give {str(found)[:120]!r}"
+    return f"{where.removesuffix('.')} is {str(stated)[:120]!r}, and the ledger and its files give {str(found)[:120]!r}"
 
 
 def verify(certificate_path: Path, ledger_path: Path, model_path: Path | None) -> Iterator[str]:
@@ -1109,8 +1109,8 @@ def verify(certificate_path: Path, ledger_path: Path, model_path: Path | None) -
         story, files = Story(account), Files(certificate, ledger_path.parent, model_path)
         figures = story.figures
         yield check_figures(certificate, figures, story.delta)
-        told = {name: value for name, value in certificate.items() if name != "digest"}
-        differs = difference(told, made_anew(certificate, story, files, figures), "")
+        stated = {name: value for name, value in certificate.items() if name != "digest"}
+        differs = difference(stated, made_anew(certificate, story, files, figures), "")
         if differs is not None:
             raise Wrong(differs)
         yield "every other entry is what the ledger and its files give"

@@ -88,7 +88,7 @@ DISTRIBUTED: tuple[Mutant, ...] = (
     one(
         "charge-not-awaited",
         "ranks read examples before the charge of rank 0 is durable",
-        _ROOM + "book.py",
+        _ROOM + "shared_ledger.py",
         "        self.ranks.meet(Point.CHARGING, facts)\n",
         "",
         f"{_SHARED}::test_no_rank_reads_an_example_that_rank_0_could_not_charge",
@@ -120,7 +120,7 @@ DISTRIBUTED: tuple[Mutant, ...] = (
     one(
         "every-rank-charges",
         "the ledger of rank 0 holds a second charge for the round of another rank",
-        _ROOM + "book.py",
+        _ROOM + "shared_ledger.py",
         "        if not self.ranks.is_first:\n            self.ledger.reserve(event, count)\n",
         "        self.ledger.reserve(event, count)\n",
         _SIZES,

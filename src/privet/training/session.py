@@ -90,7 +90,7 @@ class Session(RunAccess):
             # DRAW the batches of the round, one for each of its steps.
             for place, indices in enumerate(run.draw()):
                 if place:  # the charge covers all steps of the round
-                    release = ChargedRelease.further(run.book, run.round_event)
+                    release = ChargedRelease.further(run.round_ledger, run.round_event)
                 index = ahead + rounds_used * per_round + place
                 self._open_step = step = Step(run, indices, index=index, release=release)
                 yield step  # the user's loop calls step.accumulate() and step.update()

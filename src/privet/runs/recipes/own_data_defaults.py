@@ -19,6 +19,14 @@ _LARGEST_DELTA = 1e-5
 _FEWEST_RECORDS = 100
 
 
+def _check_many(declared: str, number: int, units: str) -> None:
+    if number < _FEWEST_RECORDS:
+        raise RecipeError(
+            f"The declared {declared} is {number}. Below {_FEWEST_RECORDS} {units} noise that hides one of them hides "
+            f"all of them: no useful private model can be trained. Check --{'size' if units == 'records' else units}."
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Persons:
     """The persons whom a table is about, each with many records.
@@ -37,11 +45,7 @@ class Persons:
 
     def __post_init__(self) -> None:
         checks.count("max_records", self.max_records)
-        if checks.count("num_persons", self.num_persons) < _FEWEST_RECORDS:
-            raise RecipeError(
-                f"The declared number of persons is {self.num_persons}. Below {_FEWEST_RECORDS} persons noise that "
-                "hides one of them hides all of them: no useful private model can be trained. Check --persons."
-            )
+        _check_many("number of persons", checks.count("num_persons", self.num_persons), "persons")
 
     def sampling(self, num_records: int, batch_size: int, poisson: dict[str, Any]) -> dict[str, Any]:
         """Return the sampler that uses about this many records in a step."""
@@ -73,11 +77,7 @@ class Promise:
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
-        if checks.count("train_size", self.train_size) < _FEWEST_RECORDS:
-            raise RecipeError(
-                f"The declared size is {self.train_size}. Below {_FEWEST_RECORDS} records noise that hides one of them "
-                "hides all of them: no useful private model can be trained. Check --size."
-            )
+        _check_many("size", checks.count("train_size", self.train_size), "records")
 
     def settings(self, *, batch_size: int, epochs: int, norm: float) -> dict[str, Any]:
         """Return the recipe's [privacy] table; the batch size is a number of records."""
