@@ -162,7 +162,7 @@ class Prepared:
         planner: Which planner was asked, and which revision of its choices holds.
         is_by_rules: Whether rules form the gradients, and not a backward pass for each example.
         measured: How the norms of each parameter's gradients are measured.
-        alike: For each use the uses that are handled together with it, if there are any.
+        alike: For each use the uses that are handled together with it, if there are any; empty if no use has some.
         bound: For each use its rule bound to it, if it is handled alone and can be.
     """
 
@@ -190,8 +190,9 @@ class Prepared:
 
         found = alike_in(recording.uses, self.axes, self.rules, may_join, layout.groups)
         by_number = {number: some for some in found for number in some.numbers}
-        self.alike = [by_number.get(number) for number in range(len(self.shapes))]
-        plain = zip(recording.uses, self.rules, self.axes, self.alike, strict=True)
+        alike = [by_number.get(number) for number in range(len(self.shapes))]
+        self.alike = alike if found else ()
+        plain = zip(recording.uses, self.rules, self.axes, alike, strict=True)
         self.bound = [bound(use, rule, axis, size) if some is None else None for use, rule, axis, some in plain]
 
     def fits(self, recording: Recording, planner: Planner) -> bool:
@@ -218,10 +219,13 @@ class Collector:
     _derived: list[tuple[Source, PerExample]] = field(default_factory=list)
 
     def receive(self, use: Use) -> None:
-        """Apply the rule of a use whose output gradient has arrived, unless it waits for others of its shape."""
-        alike = self.prepared.alike[use.number] if self.prepared.alike and self.clipper.takes_layers else None
+        """Apply the rule of a use whose output gradient has arrived, unless it waits for others of its shape.
+
+        For programs in which some uses are handled together, and sums to which they can be added together.
+        """
+        alike = self.prepared.alike[use.number]
         if alike is None:
-            self._take(use)
+            self.take(use)
             return
         heard = self._heard.setdefault(alike.numbers[0], [])
         heard.append(use)
@@ -229,7 +233,7 @@ class Collector:
             del self._heard[alike.numbers[0]]
             self._take_together(alike, heard)
 
-    def _take(self, use: Use) -> None:
+    def take(self, use: Use) -> None:
         """Apply the rule of a use, then let go of its tensors."""
         use.check_unchanged()
         known = self.prepared.bound[use.number] if self.prepared.bound else None
@@ -272,7 +276,7 @@ class Collector:
         one = alike.as_one(uses)
         if one is None:
             for use in uses:
-                self._take(use)
+                self.take(use)
             return
         rule, axis = self.prepared.rules[one.number], self.prepared.axes[one.number]
         for source, part in rule(one, axis, len(uses) * self.batch_size):
@@ -285,7 +289,7 @@ class Collector:
         """Carry derived gradients back, and join the uses of every parameter that had several."""
         for uses in self._heard.values():  # the others of their shape were not reached this time
             for use in uses:
-                self._take(use)
+                self.take(use)
         self._send_back_derived()
         for position, parts in self._waiting.items():
             self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
