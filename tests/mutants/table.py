@@ -7,6 +7,7 @@ from tests.mutants.allocation import ALLOCATION
 from tests.mutants.clipping import CLIPPING
 from tests.mutants.contracts import CONTRACTS
 from tests.mutants.correlated import CORRELATED
+from tests.mutants.derived import DERIVED
 from tests.mutants.distributed import DISTRIBUTED
 from tests.mutants.formats import FORMATS
 from tests.mutants.holding import HOLDING
@@ -26,6 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *CORRELATED,
     *CLIPPING,
     *HOLDING,
+    *DERIVED,
     *LAUNCH,
     *SAMPLING,
     *PERSONS,

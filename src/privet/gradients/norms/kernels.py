@@ -263,6 +263,32 @@ def _shifted_square_norms(
     return squares.sum(1), stored.permute(0, 3, 4, 1, 2) if store else None
 
 
+def row_squares(gradients: Tensor, direction: Tensor, coefficients: Tensor) -> Tensor:
+    """Return a quadratic form of each row of many gradients; see :class:`privet.gradients.forms.by_rows.RowLengths`.
+
+    Shapes: ``gradients [batch, rows, ...]``, ``direction [rows, width]``, ``coefficients [rows, 4]``; result
+    ``[batch, rows]``. Gradients whose channels come last in memory are read as they lie.
+    """
+    batch, rows = gradients.shape[:2]
+    flat = gradients.flatten(3) if gradients.dim() > 3 else gradients
+    if flat.dim() == 4 and flat.stride(2) == 1:
+        inner, step_in, step_out = flat.shape[2], 1, flat.stride(3)
+        direction = direction.view(rows, inner, -1).mT
+    else:
+        flat = gradients.reshape(batch, rows, -1).contiguous()
+        inner, step_in, step_out = flat.shape[2], 1, 0
+    width = direction.numel() // rows
+    found = torch.empty(batch, rows, device=gradients.device, dtype=torch.float32)
+    arguments = (
+        flat, direction.contiguous(), coefficients.contiguous(), found, rows, width, inner, flat.stride(0),
+        flat.stride(1), step_in, step_out,
+    )  # fmt: skip
+    block = max(16, 1 << (width - 1).bit_length())
+    settings = {"BLOCK": block, "num_warps": 8 if block >= 4096 else 4 if block >= 512 else 1}
+    launch(_module().row_squares_kernel, (batch * rows,), arguments, settings)
+    return found
+
+
 def row_affine_sums(inputs: Tensor, mean: Tensor, rstd: Tensor, out_grads: Tensor) -> tuple[Tensor, Tensor]:
     """Return, per example, sum over positions of grad * (x - mean) * rstd, and of grad: a layer norm's parameters.
 
