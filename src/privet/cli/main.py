@@ -24,6 +24,7 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "tune": ("privet.cli.tune", "tune", "Search settings with trials; one ledger, one total."),
     "evaluate": ("privet.cli.evaluate", "evaluate", "Measure a run's model on test data."),
     "predict": ("privet.cli.predict", "predict", "Predict new records with a run's model."),
+    "export": ("privet.cli.export", "export", "Write a run's model in a folder that serves it."),
     "report": ("privet.cli.report_command", "report", "Write a run's report: one HTML file."),
     "certify": ("privet.cli.certify", "certify", "Write a run's certificate, for third parties."),
     "card": ("privet.cli.card", "card", "Write a run's model card, for Hugging Face and others."),
