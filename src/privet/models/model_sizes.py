@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 # Length of the gradient of a table's statistics in ``models.standardised``; a bound of a recipe's clipping.
-STATISTICS_NORM = 0.2
+STATISTICS_NORM = 0.4
 
 Task = tuple[tuple[int, ...], int]
 

@@ -25,6 +25,7 @@ _LEAST_COUNT = 1e-6
 # the rate of the layer follows the declared size, as in the recipe of ``privet train FILE``: a smaller variance could
 # not be told from noise.
 _NOISE_OF_SUMS = 0.08
+_LENGTH_OF_CURVES = 1.5
 
 
 class StandardisedModel(nn.Module):
@@ -77,7 +78,7 @@ class StandardisedModel(nn.Module):
         parts = [scaled / math.sqrt(size), torch.ones_like(scaled[:, :1])]
         if self.directions.shape[1]:
             curves = torch.cos(scaled @ self.directions + self.phases)
-            parts.append(curves * math.sqrt(2 / self.directions.shape[1]))
+            parts.append(curves * (_LENGTH_OF_CURVES * math.sqrt(2 / self.directions.shape[1])))
         outputs: Tensor = self.linear(torch.cat(parts, 1))
         return outputs
 

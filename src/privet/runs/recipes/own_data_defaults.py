@@ -19,26 +19,43 @@ from privet.runs.recipes.table_settings import ColumnSettings
 _LARGEST_DELTA = 1e-5
 _FEWEST_RECORDS = 100
 _STEPS = 100
-_STATISTICS_RATE = 0.0004
+_FEWEST_FOR_CURVES = 5_000  # declared units times epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Rates:
-    """Learning rate and bound of the weights of a table's model.
+    """How the weights of a table's model are learned, by the strength: declared units times epsilon.
+
+    The bound on a record's gradient grows with the strength: a low bound hides less of the weights in noise, a high one
+    changes fewer gradients, and probabilities learned from changed gradients are too sure. The rate grows with the
+    strength and falls with the bound, so that noise moves the weights by an amount that is always the same.
 
     Attributes:
-        each: Learning rate per declared unit and epsilon: where the noise is small, more can be learned.
-        most: Largest learning rate; the squared error is unstable beyond it.
-        norm: Bound on the gradient of a record.
+        rate: Learning rate per unit of strength at the least bound.
+        most: Largest learning rate; the loss is unstable beyond it.
+        bound: Least bound.
     """
 
-    each: float
+    rate: float
     most: float
-    norm: float
+    bound: float
+
+    def bound_for(self, strength: float) -> float:
+        """Return the bound on a record's gradient."""
+        return float(f"{min(_MOST_BOUND, max(self.bound, self.bound * math.sqrt(strength / _STRENGTH))):.3g}")
+
+    def rate_for(self, strength: float) -> float:
+        """Return the learning rate of the weights."""
+        return float(f"{min(self.most, self.rate * strength * self.bound / self.bound_for(strength)):.3g}")
+
+    def statistics_rate_for(self, strength: float) -> float:
+        """Return the rate of the statistics, at which the noise in their sums is always the same."""
+        return _STATISTICS_RATE * strength / math.hypot(STATISTICS_NORM, self.bound_for(strength))
 
 
-_CLASS_RATES = _Rates(each=0.0006, most=3.0, norm=0.5)
-_NUMBER_RATES = _Rates(each=0.00025, most=0.4, norm=0.35)
+_MOST_BOUND, _STRENGTH, _STATISTICS_RATE = 2.0, 400.0, 0.00022
+_CLASS_RATES = _Rates(rate=0.00056, most=1.5, bound=0.5)
+_NUMBER_RATES = _Rates(rate=0.00025, most=0.4, bound=0.35)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,17 +204,18 @@ def table_recipe(
     predicts_numbers = any(target.categories is None for target in schema.targets)
     rates = _NUMBER_RATES if predicts_numbers else _CLASS_RATES
     strength = promise.num_units * promise.epsilon
-    rate = float(f"{min(rates.most, rates.each * strength):.3g}")
+    rate = rates.rate_for(strength)
+    model = "table_curved" if strength >= _FEWEST_FOR_CURVES else "table_linear"
     training = {
         "optimizer": {"kind": "sgd", "learning_rate": rate, "momentum": 0.9},
         # Statistics are sums: their rate sets the scale on which the model knows the noise in them.
-        "rate_factors": {"statistics": float(f"{_STATISTICS_RATE * strength / rate:.3g}")},
+        "rate_factors": {"statistics": float(f"{rates.statistics_rate_for(strength) / rate:.3g}")},
         "averaging": {"decay": 0.97},
         "physical_batch_size": 4_096,
     }
     return {
-        **_named(name, "table_linear", "table", table, test),
-        "privacy": promise.full_batches(steps=_STEPS, norms=[STATISTICS_NORM, rates.norm]),
+        **_named(name, model, "table", table, test),
+        "privacy": promise.full_batches(steps=_STEPS, norms=[STATISTICS_NORM, rates.bound_for(strength)]),
         "training": training,
     }
 
