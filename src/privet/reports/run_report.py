@@ -232,6 +232,8 @@ def _tiles(content: RunContent) -> list[tuple[str, str, str]]:
     """Return (name, value, note) of the headline numbers."""
     spent = content.ledger.spent
     note = "not promised" if spent.not_private_because else f"promised {rounded_up(content.promised.epsilon)}"
+    if content.ledger.further:
+        note = f"training {rounded_up(content.ledger.trained.epsilon)}, and private evaluations"
     tiles = [
         ("epsilon", rounded_up(spent.epsilon), note),
         ("delta", rounded_up(spent.delta), f"per {spent.unit.value}"),
@@ -263,6 +265,7 @@ def _measure_row(measure: Measure) -> dict[str, str]:
 def _comparison(content: RunContent) -> list[tuple[str, str, str, bool]]:
     """Return (name, planned, in the ledger, whether they agree) for every quantity of the plan."""
     ledger, promised = content.ledger, content.promised
+    total = ledger.spent.epsilon
     return [
         (
             "rounds",
@@ -273,8 +276,13 @@ def _comparison(content: RunContent) -> list[tuple[str, str, str, bool]]:
         (
             "epsilon",
             rounded_up(promised.epsilon),
-            rounded_up(ledger.spent.epsilon),
-            ledger.spent.epsilon <= promised.epsilon,
+            rounded_up(ledger.trained.epsilon),
+            ledger.trained.epsilon <= promised.epsilon,
+        ),
+        *(
+            [("epsilon with private evaluations", f"{len(ledger.further)} besides the plan", rounded_up(total), True)]
+            if ledger.further
+            else []
         ),
         ("rounds that differ from the plan", "0", f"{ledger.num_mismatches:,}", ledger.num_mismatches == 0),
         ("steps charged and not in the model", "any number", lost_steps_text(ledger), True),

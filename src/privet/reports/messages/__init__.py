@@ -38,4 +38,4 @@ class Messages:
 
     def __call__(self, name: str, /, **values: str) -> str:
         """Return a message with its values."""
-        return self.texts[name].format(**values)
+        return self.texts[name].format(**values).replace(" %", "\u00a0%")

@@ -14,6 +14,7 @@ from torch import nn
 
 from privet.datasets.own.declared_table import DeclaredTable
 from privet.datasets.own.own_table import OWN_TABLES
+from privet.datasets.special_columns import DateColumn, GapColumn, OrdinalColumn
 from privet.datasets.tables import CategoryColumn, NumberColumn
 from privet.errors import CheckpointError, DataError, UnsupportedModel
 from privet.runs.evaluated import stored_temperature
@@ -115,17 +116,35 @@ def _served(
     }, left_out
 
 
-def _number(column: NumberColumn) -> dict[str, Any]:
+def _number(column: NumberColumn, kind: str = "number") -> dict[str, Any]:
     ends = {"low": column.low, "high": column.high, "default": column.default, "decimal": column.decimal}
-    return {"kind": "number", "name": column.name, "header": column.name, **ends}
+    return {"kind": kind, "name": column.name, "header": column.header, **ends}
 
 
 def _category(column: CategoryColumn) -> dict[str, Any]:
-    told = {"kind": "category", "name": column.name, "header": column.name}
+    told = {"kind": "category", "name": column.name, "header": column.header}
     return {**told, "categories": list(column.categories), "default": column.default}
 
 
-_KINDS: Mapping[type, Callable[[Any], dict[str, Any]]] = {NumberColumn: _number, CategoryColumn: _category}
+def _date(column: DateColumn) -> dict[str, Any]:
+    return {**_number(column, "date"), "format": column.form, "earliest": column.earliest.isoformat()}
+
+
+def _ordinal(column: OrdinalColumn) -> dict[str, Any]:
+    return {**_number(column, "ordinal"), "ordered": list(column.ordered)}
+
+
+def _gap(column: GapColumn) -> dict[str, Any]:
+    return {"kind": "gap", "name": column.name, "header": column.header, "of": _column(column.of)}
+
+
+_KINDS: Mapping[type, Callable[[Any], dict[str, Any]]] = {
+    NumberColumn: _number,
+    CategoryColumn: _category,
+    DateColumn: _date,
+    OrdinalColumn: _ordinal,
+    GapColumn: _gap,
+}
 
 
 def _column(column: object) -> dict[str, Any]:
