@@ -24,12 +24,14 @@ def export(run_folder: str, output: str, as_json: bool) -> int:
     from privet.reports.certificate import Standing, certify
     from privet.reports.certificate_page import write_certificate
     from privet.reports.model_card import write_card
+    from privet.reports.signature import copy_signature
     from privet.runs.serving.export import export_run
 
     found = export_run(run_folder, output)
     certificate = certify(run_folder)
     write_certificate(certificate, output)
     write_card(run_folder, Path(output) / "README.md")
+    copy_signature(Path(run_folder), Path(output))
     written = sorted(path.name for path in found.folder.iterdir())
     if as_json:
         told = {"folder": str(found.folder), "files": written, "needs": list(found.needs)}
