@@ -22,6 +22,7 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "train": ("privet.cli.train", "train", "Run a recipe, or resume a run."),
     "finetune": ("privet.cli.finetune", "finetune", "Tune adapters of a language model on private texts."),
     "tune": ("privet.cli.tune", "tune", "Search settings with trials; one ledger, one total."),
+    "sweep": ("privet.cli.sweep", "sweep", "Compare epsilons on stand-ins, before one is chosen."),
     "evaluate": ("privet.cli.evaluate", "evaluate", "Measure a run's model on test data."),
     "predict": ("privet.cli.predict", "predict", "Predict new records with a run's model."),
     "export": ("privet.cli.export", "export", "Write a run's model in a folder that serves it."),
