@@ -8,6 +8,7 @@ from tests.mutants.clipping import CLIPPING
 from tests.mutants.contracts import CONTRACTS
 from tests.mutants.correlated import CORRELATED
 from tests.mutants.distributed import DISTRIBUTED
+from tests.mutants.evaluation import EVALUATION
 from tests.mutants.formats import FORMATS
 from tests.mutants.holding import HOLDING
 from tests.mutants.isolation import ISOLATION
@@ -37,6 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *CONTRACTS,
     *ISOLATION,
     *TUNING,
+    *EVALUATION,
     *WEIGHTS,
     *DISTRIBUTED,
 )
