@@ -107,6 +107,7 @@ class Ledger(LedgerFacts):
         self._guard = threading.RLock()
         self._at_hand = AtHand()
         self._latest: RowMaker[Reserved] | None = None  # writes the row that was reserved last once more
+        self._matched: tuple[CodedEvent, ExecutedRound] | None = None  # that were compared last and are equal
         self._closed = False
         self._gives_back = True
         self._unrecorded_mismatch = False
@@ -280,13 +281,15 @@ class Ledger(LedgerFacts):
         """
         if not isinstance(done, ExecutedRound):
             raise no_evidence(done)
-        event = done.event
         self._check_usable()
         with self._guard:
             reserved = self._at_hand.take("check")
-            if matches(reserved.event, event):
+            if self._matched is not None and self._matched[0] is reserved and self._matched[1] is done:
+                return  # neither changes, so neither does the answer
+            if matches(reserved.event, done.event):
+                self._matched = reserved, done
                 return
-            facts = CodedEvent.of_facts(event)
+            facts = CodedEvent.of_facts(done.event)
             self._refuse(Mismatched(facts=facts, reserved=reserved), f"Reserved was {reserved.key.decode()}", facts)
 
     def check_within(self, done: ExecutedRound) -> None:
