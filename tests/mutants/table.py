@@ -9,6 +9,7 @@ from tests.mutants.contracts import CONTRACTS
 from tests.mutants.correlated import CORRELATED
 from tests.mutants.derived import DERIVED
 from tests.mutants.distributed import DISTRIBUTED
+from tests.mutants.evaluation import EVALUATION
 from tests.mutants.formats import FORMATS
 from tests.mutants.holding import HOLDING
 from tests.mutants.isolation import ISOLATION
@@ -39,6 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *CONTRACTS,
     *ISOLATION,
     *TUNING,
+    *EVALUATION,
     *WEIGHTS,
     *DISTRIBUTED,
 )
