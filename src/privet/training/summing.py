@@ -289,7 +289,7 @@ class LogicalBatch:
             # the program for one example says nothing of those for several
             if is_first and has_rows(batch, 1):
                 for repeated, wanted in resized(batch, 1, limit=limit):
-                    with draws.again(), without_search():
+                    with watch.repeating(), draws.again(), without_search():
                         yield repeated, wanted, wanted, True
 
     def add_clipped(self, losses: Tensor) -> None:
