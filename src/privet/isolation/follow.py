@@ -375,11 +375,14 @@ class Follower(Acting):
         """Return which constant a tensor is; one that is new to a program that was not traced may be a result."""
         mark: Mark | None = getattr(tensor, CONSTANT, None)
         if mark:
-            return Constant(mark.number, glance_at(tensor))
+            return Constant(mark.number, self._glance(tensor))
         number = next(_CONSTANTS)
         self._programs.mark(tensor, number)
         is_known = self.tracer is not None and not self.tracer.has_made(tensor)
-        return Constant(number, glance_at(tensor)) if is_known else Fresh(number)
+        return Constant(number, self._glance(tensor)) if is_known else Fresh(number)
+
+    def _glance(self, tensor: Tensor) -> bytes | None:
+        return None if self._is_trained(tensor) else glance_at(tensor)
 
     def _note_node(self, node: Any, output: Tensor) -> type:
         """Note a result whose gradient goes through the user's own code."""

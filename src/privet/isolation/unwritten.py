@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from privet.isolation.call import Call
+from privet.isolation.call import Call, argument_names, specs_in
 from privet.isolation.place import Spec
 
 UNWRITTEN = "it reads memory that nothing was written to, in which numbers of other examples may lie"
@@ -48,18 +48,31 @@ class _Elements:
     num_written: int = 0
 
     def write(self, spec: Spec) -> None:
-        if self.flags is None:
-            region = (spec.shape, spec.strides, spec.offset)
-            self.num_written += 0 if region in self.regions else math.prod(spec.shape)
+        if self.flags is not None:
+            _view(self.flags, spec)[...] = True
+            self.num_written = int(self.flags.sum())
+        elif (region := _region(spec)) not in self.regions:
+            self.num_written += math.prod(spec.shape)
             self.regions.add(region)
-            return
-        view = as_strided(self.flags[spec.offset :], spec.shape, spec.strides)  # of flags of one byte each
-        view[...] = True
-        self.num_written = int(self.flags.sum())
 
-    @property
-    def is_whole(self) -> bool:
-        return self.num_written >= self.num
+    def has_written(self, spec: Spec) -> bool:
+        """Whether all elements of a tensor were written to; of long memory, whether so many were."""
+        if self.num_written >= self.num:
+            return True
+        if self.flags is not None:
+            return bool(_view(self.flags, spec).all())
+        return _region(spec) in self.regions or 0 < math.prod(spec.shape) <= self.num_written
+
+
+def _view(flags: NDArray[np.bool_], spec: Spec) -> NDArray[np.bool_]:
+    last = spec.offset + sum((size - 1) * step for size, step in zip(spec.shape, spec.strides, strict=True))
+    if last >= len(flags):  # its numbers are of a smaller type than those that the memory was made for
+        return flags
+    return as_strided(flags[spec.offset :], spec.shape, spec.strides)  # flags of one byte each
+
+
+def _region(spec: Spec) -> tuple[object, ...]:
+    return (spec.shape, spec.strides, spec.offset)
 
 
 @dataclass(slots=True)
@@ -106,15 +119,16 @@ class Unwritten:
         elements = self._elements.get(spec.memory)
         if elements is None or 0 in spec.shape:
             return False
-        if elements.memory.expired() or elements.is_whole:  # type: ignore[no-untyped-call]
+        if elements.memory.expired():  # type: ignore[no-untyped-call]
             del self._elements[spec.memory]
             return False
-        return True
+        return not elements.has_written(spec)
 
     @staticmethod
     def _is_result(call: Call, spec: Spec) -> bool:
-        """Whether an argument is there to take the results."""
-        return any(value is spec for name, value in call.kwargs.items() if name.startswith("out"))
+        """Whether an argument that is changed is there to take results; torch gives those by name."""
+        is_noise = "noise" in argument_names(call.operation) and call.arg("noise") is spec
+        return is_noise or any(value is spec for value in specs_in(list(call.kwargs.values())))
 
     def _write(self, call: Call, spec: Spec) -> None:
         elements = self._elements[spec.memory]
