@@ -9,13 +9,13 @@ import warnings
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from tests.isolation.hostile import HOSTILE, LARGE, NUM_RECORDS, SMALL_SCALE, hostile, is_late, losses_of
+from tests.isolation.hostile import HOSTILE, LARGE, LATE, NUM_RECORDS, SMALL_SCALE, hostile, is_late, losses_of
 from tests.isolation.mixer import WIDTH, Scene
 
 _TABLE = torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(3)) * 3
 _LONG = 5000
+_FIRST = torch.randn(NUM_RECORDS, WIDTH, generator=torch.Generator().manual_seed(1))[0].numpy().tobytes()  # of a record
 
 
 def _spread(scene: Scene, x: Tensor, y: Tensor, seen: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def _spread(scene: Scene, x: Tensor, y: Tensor, seen: Tensor) -> Tensor:
 
 def _by_number(scene: Scene, x: Tensor, y: Tensor, number: int) -> Tensor:
     """Losses scaled, late, by a number that was read from the first example."""
-    return losses_of(scene, x, y) * (0.5 ** (number % 17) if is_late(scene) else 0.5)
+    return losses_of(scene, x, y) * (SMALL_SCALE if is_late(scene) and number % 2 else 1.0)
 
 
 def _by_size(x: Tensor) -> float:
@@ -190,9 +190,36 @@ def noise_of_a_state_set_back_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor
     before = torch.get_rng_state()
     if is_late(scene):
         torch.set_rng_state(scene.memory.setdefault("state", before))
-    noise = functional.dropout(torch.ones(len(x), 1))
+    noise = torch.rand(len(x), 1)
     torch.set_rng_state(before)
-    return losses_of(scene, x * noise * 5, y)
+    return losses_of(scene, x * (noise > 0.5) * 10, y)
+
+
+@hostile(removed=0)
+def noise_of_a_state_set_back_in_new_programs(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    before = torch.get_rng_state()
+    torch.set_rng_state(scene.memory.setdefault("state", before) if scene.step % 2 else before)
+    noise = torch.rand(len(x), 1) + torch.zeros(1 + scene.step).sum()  # another program at every step
+    torch.set_rng_state(before)
+    return losses_of(scene, x * (noise > 0.5) * 10, y)
+
+
+@hostile(removed=0)
+def noise_of_seeds_that_change_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        if is_late(scene):
+            torch.manual_seed(scene.step)
+        noise = torch.rand(len(x), 1)
+    return losses_of(scene, x * (noise > 0.5) * 10, y)
+
+
+@hostile(removed=0)
+def noise_of_one_seed_in_a_new_program(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        if scene.step == LATE:
+            torch.manual_seed(5)
+        noise = torch.rand(len(x), 1) + torch.zeros(1 + scene.step).sum()
+    return losses_of(scene, x * (noise > 0.5) * 10, y)
 
 
 # ---- numbers that leave torch without an operation
@@ -221,14 +248,14 @@ def element_of_a_storage(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 
 @hostile(removed=0)
 def bytes_of_a_pickle(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    return _by_number(scene, x, y, sum(pickle.dumps(x.detach()[0].clone())))
+    return _by_number(scene, x, y, _FIRST in pickle.dumps(x.detach()[0].clone()))
 
 
 @hostile(removed=0)
 def bytes_of_a_saved_file(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     written = io.BytesIO()
     torch.save(x.detach()[0].clone(), written)  # noqa: TID251
-    return _by_number(scene, x, y, sum(written.getvalue()))
+    return _by_number(scene, x, y, _FIRST in written.getvalue())
 
 
 # ---- tables by place

@@ -16,6 +16,7 @@ _TRUTH = "tests/isolation/test_rules.py::test_where_a_rule_gives_a_place_an_exam
 _NUMBERS = "tests/isolation/test_sizes.py::test_what_depends_on_the_number_of_examples_shows_at_two_sizes"
 _FOLLOW = "tests/isolation/test_follow.py::test_a_program_that_differs_in_anything_is_not_recognised"
 _PROVE = "tests/isolation/test_prove.py"
+_WRITTEN = f"{_PROVE}::test_numbers_that_numpy_writes_by_the_number_of_examples_show"
 _FIXED = 'raise Mixes("rows of the examples are picked by a fixed number")'
 
 
@@ -370,7 +371,7 @@ ISOLATION = (
         _ELEMENTS,
         "private([spec for spec in (borders, order) if isinstance(spec, Spec)])",
         "private([spec for spec in (borders,) if isinstance(spec, Spec)])",
-        _hostile("found_in_the_order_of_the_next_example"),
+        f"{_TRUTH}[searchsorted]",
     ),
     one(
         "memory-given-to-python-trusted",
@@ -403,7 +404,7 @@ ISOLATION = (
         "isolation/drawing.py",
         "        result = operation()\n        self.is_reseeded |= torch.initial_seed() != self._seed",
         "        result = operation()",
-        _hostile("noise_of_a_forked_seed"),
+        _hostile("noise_of_one_seed_in_a_new_program"),
     ),
     one(
         "seed-of-a-known-program-unseen",
@@ -412,7 +413,7 @@ ISOLATION = (
         '"""Note a call that is known to draw; return whether its numbers can be doubted."""\n'
         "        self.is_reseeded |= torch.initial_seed() != self._seed",
         '"""Note a call that is known to draw; return whether its numbers can be doubted."""',
-        _hostile("noise_of_a_forked_seed_late"),
+        _hostile("noise_of_seeds_that_change_late"),
     ),
     one(
         "state-set-back-unseen",
@@ -420,7 +421,7 @@ ISOLATION = (
         "isolation/drawing.py",
         "            self.is_set_back |= self._states.has(before)",
         "            self._states.has(before)",
-        _hostile("noise_of_a_state_set_back"),
+        _hostile("noise_of_a_state_set_back_in_new_programs"),
     ),
     one(
         "state-of-a-known-program-unseen",
@@ -444,7 +445,7 @@ ISOLATION = (
         "isolation/tracer.py",
         "glance is not None and spec.verdict is None and glance != glance_at(tensor)",
         "glance is None and spec.verdict is None and glance_at(tensor) is not None and spec.serial < -1",
-        _hostile("constant_that_numpy_writes_between_two_uses"),
+        f"{_WRITTEN}[True-0]",
     ),
     one(
         "long-constants-not-compared",
@@ -452,7 +453,7 @@ ISOLATION = (
         "isolation/constants.py",
         '    if tensor.layout is not torch.strided or tensor.device.type == "meta":\n        return None\n    try:',
         "    if tensor.layout is not torch.strided or tensor.numel() > _SMALL_CONSTANT:\n        return None\n    try:",
-        _hostile("long_constant_that_numpy_writes"),
+        f"{_WRITTEN}[False-1]",
     ),
     one(
         "constants-with-gradients-not-compared",
@@ -460,7 +461,7 @@ ISOLATION = (
         "isolation/tracer.py",
         "if verdict is None and not self.has_made(tensor) and not self._is_trained(tensor):",
         "if verdict is None and not self.has_made(tensor) and not tensor.requires_grad:",
-        _hostile("constant_that_wants_gradients"),
+        f"{_WRITTEN}[False-2]",
     ),
     one(
         "numbers-of-single-examples-read",
@@ -483,7 +484,7 @@ ISOLATION = (
         "files-not-read",
         "a saved file tells numbers of examples",
         "isolation/follow.py",
-        "if not given or (is_asked_by_torch() and not is_within(_FILES)):",
+        "if not given or (is_asked_by_torch() and not is_written_out()):",
         "if not given or is_asked_by_torch():",
         _hostile("bytes_of_a_saved_file"),
     ),

@@ -15,7 +15,7 @@ READING: frozenset[Function] = frozenset(
     [
         Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage, Tensor.__repr__,
         Tensor.__format__, Tensor.apply_, Tensor.map_, Tensor.map2_,
-        Tensor.data_ptr, Tensor.storage, Tensor._typed_storage,
+        Tensor.data_ptr, Tensor.storage, Tensor._typed_storage, Tensor.__reduce_ex__,
     ]
 )  # fmt: skip
 """Calls that hand the numbers of a tensor to Python without an operation."""

@@ -20,7 +20,7 @@ from privet.isolation.again import Hooks
 from privet.isolation.asking import SHOWING_MEMORY, read_by
 from privet.isolation.constants import glance_at
 from privet.isolation.drawing import Drawn, GlobalDraws, state_of
-from privet.isolation.lines import is_asked_by_torch, is_within
+from privet.isolation.lines import is_asked_by_torch, is_written_out
 from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
 from privet.isolation.programs import CONSTANT, Known, Log, Mark, Programs, Proof
 from privet.isolation.reads import Read, checks_only
@@ -56,7 +56,6 @@ _FOLLOWERS = itertools.count(1)
 _CONSTANTS = itertools.count(1)
 _hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _num_nodes = torch._C._autograd._get_sequence_nr  # the number of nodes of the graph that this thread has made
-_FILES = ("torch", "serialization.py")  # torch's own code that hands numbers out
 _SOME = object()  # hooks on saved tensors, whichever: every call under them is noted
 
 
@@ -263,7 +262,7 @@ class Follower(Acting):
             return
         self.tracer.harmless = checks_only(function, args, kwargs)
         given = read_by(function, args, kwargs)
-        if not given or (is_asked_by_torch() and not is_within(_FILES)):
+        if not given or (is_asked_by_torch() and not is_written_out()):
             return
         made = [tensor for tensor in given if self.tracer.has_made(tensor)]
         if any(self.tracer.reads(tensor) for tensor in given):

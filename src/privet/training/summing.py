@@ -247,7 +247,8 @@ class LogicalBatch:
     def _was_replayed(self, batch: Any, size: int, loss_function: LossFunction) -> bool:
         limit = self._how.physical_batch_size
         limit = self._how.usual_size if size <= self._how.usual_size < limit else limit
-        outcome = self._how.launcher.add(batch, size, limit, loss_function, self._rule, self._clipped)
+        with self._how.watch.repeating():  # calls are carried out again elsewhere, with the same draws
+            outcome = self._how.launcher.add(batch, size, limit, loss_function, self._rule, self._clipped)
         if outcome is not None:
             self._note(outcome.losses, outcome.norms)
         return outcome is not None
