@@ -203,10 +203,14 @@ class Symmetry:
     Attributes:
         energy_distance: Between the points and their reflections; zero for a symmetric distribution.
         p_value: Fraction of random sign flips of single points with at least this distance.
+        effect: The distance as a share of the mean distance between points and reflections, doubled: from 0 for a
+            symmetric distribution to 1. Unlike the p-value it does not change with the number of points, but for about
+            one over that number.
     """
 
     energy_distance: float
     p_value: float
+    effect: float
 
 
 def symmetry(points: Tensor, *, num_flips: int = 199, seed: int = 0) -> Symmetry:
@@ -226,7 +230,12 @@ def symmetry(points: Tensor, *, num_flips: int = 199, seed: int = 0) -> Symmetry
     for _ in range(checks.count("num_flips", num_flips)):
         signs = torch.randint(0, 2, (len(rows),), generator=generator, device=rows.device) * 2 - 1
         count += distance(signs) >= found
-    return Symmetry(energy_distance=found, p_value=(1 + count) / (1 + num_flips))
+    spread = 2 * float(across.mean())
+    return Symmetry(
+        energy_distance=found,
+        p_value=(1 + count) / (1 + num_flips),
+        effect=found / spread if spread else 0.0,
+    )
 
 
 def times_masked(keeps: Iterable[Tensor | None], num_coordinates: int) -> NDArray[np.int64]:
