@@ -563,7 +563,7 @@ ALWAYS = (
     "noise is treated as an ideal real-valued Gaussian",
     "plan constants are public and were not chosen by looking at the private data",
     "learning rates, stopping and every other choice during the run were made without looking at private values",
-    "between steps weights were changed in no way but by named public changes",
+    "weights were changed by the optimizer's own rule from noisy gradients, and else by named public changes only",
     "no program read examples in another thread, switched off torch's dispatch modes or replaced torch's operators",
 )
 KEYSTREAM = "an AES-256 counter-mode keystream keyed by the operating system, its radius of 52 random bits"
