@@ -97,11 +97,6 @@ class _OfPersons:
     def same_batches_after_restart(self) -> bool:
         return False
 
-    # No cost of correlated noise is proven for persons.
-    @property
-    def separation(self) -> int:
-        return 1
-
     def round_batches(self, num_examples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """Yield the items of each batch of one round; their records come from the pool."""
         return self.sampling.round_batches(num_examples, rng)
@@ -130,7 +125,7 @@ class SampledPersons(_OfPersons):
     def __post_init__(self) -> None:
         self._check()
         batches = self.sampling.fixed_batches
-        if (batches is not None and batches > 1) or self.sampling.separation > 1:
+        if batches is not None and batches > 1:
             raise PlanError(
                 f"{type(self.sampling).__name__} deals items by their place in the data, and persons have no place: "
                 "another first record would move others. Draw persons with Poisson, FixedSize or Shuffle sampling."
@@ -139,6 +134,11 @@ class SampledPersons(_OfPersons):
     @property
     def contribution(self) -> Contribution:
         return self
+
+    # a person is one item, so two of their uses are as far apart as two of an item's
+    @property
+    def separation(self) -> int:
+        return self.sampling.separation
 
     @property
     def records_per_item(self) -> int:
@@ -195,6 +195,11 @@ class BoundedPersons(_OfPersons):
     @property
     def items_per_person(self) -> int:
         return self.max_records
+
+    # the items of a person are in batches that follow each other
+    @property
+    def separation(self) -> int:
+        return 1
 
     def around(self, sampling: Sampling) -> Sampling:
         return replace(self, sampling=sampling)

@@ -26,11 +26,13 @@ DRAWN = Poisson(rate=0.2, steps=6, expected_batch_size=8)
 WAYS = {
     "persons": SampledPersons(sampling=DRAWN, max_records=3),
     "records": BoundedPersons(sampling=DRAWN, max_records=2),
+    "bands": SampledPersons(sampling=CyclicPoisson(groups=3, rate=0.6, cycles=2, expected_batch_size=8), max_records=3),
 }
 
 
 def person_plan(way: str) -> Plan:
-    return replace(_plan(), sampling=WAYS[way], unit=Unit.PERSON)
+    noise = BandedGaussian.square_root(bands=3).with_multiplier(0.1) if way == "bands" else _plan().noise
+    return replace(_plan(), sampling=WAYS[way], unit=Unit.PERSON, noise=noise)
 
 
 def correlated_plan(kind: str) -> Plan:
