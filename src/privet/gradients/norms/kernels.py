@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from privet.gradients.norms.product_precision import convolutions_round, products_round
+
 _log = logging.getLogger("privet")
 
 
@@ -150,7 +152,7 @@ def gram_square_norms(inputs: Tensor, out_grads: Tensor, *, block: int) -> Tenso
     settings = {
         "BLOCK_T": block,
         "BLOCK_K": 32 if inputs.element_size() == 4 else 64,
-        "PRECISION": _precision(allow_tf32=torch.backends.cuda.matmul.allow_tf32),
+        "PRECISION": _precision(allow_tf32=products_round()),
         "num_warps": 8 if block >= 128 else 4,
         "num_stages": 3,
     }
@@ -225,7 +227,7 @@ def conv_square_norms(
         "BLOCK_O": block_o,
         "BLOCK_N": block_n,
         "BLOCK_T": _block_of_positions(out_grads),
-        "PRECISION": _precision(allow_tf32=torch.backends.cudnn.allow_tf32),
+        "PRECISION": _precision(allow_tf32=convolutions_round()),
         "num_warps": 8 if block_n == 128 and block_o == 64 else 4,
         "num_stages": 3,
     }
@@ -255,7 +257,7 @@ def _shifted_square_norms(
         "BLOCK_O": block_o,
         "BLOCK_C": block_c,
         "BLOCK_T": _block_of_positions(out_grads),
-        "PRECISION": _precision(allow_tf32=torch.backends.cudnn.allow_tf32),
+        "PRECISION": _precision(allow_tf32=convolutions_round()),
         "num_warps": 4,
         "num_stages": 3,
     }
