@@ -39,6 +39,13 @@ EXACT = 1e-6
 VERSION = 2
 MAX_BYTES = 1 << 30
 MAX_REASON = 200
+# What may be released besides the rounds of a plan, and what each rests on.
+PURPOSES = {
+    "evaluation": (
+        "classes, groups, bins and clips of the private evaluation are public and were not chosen by looking at the "
+        "private data"
+    ),
+}
 ROW = re.compile(
     rb'(\{"body":(\{.*\})),"crc":"([0-9a-f]{8})"(,"kind":"([a-z]+)","plan":"([0-9A-Za-z:._-]{1,128})",'
     rb'"prev":"([0-9a-f]{64})","process":"([0-9a-f]{16})","seq":(0|[1-9][0-9]{0,15})\})\n'
@@ -115,6 +122,7 @@ class Account:
         self.changes: list[str] = []
         self.tried: list[str] = []
         self.vouched: list[str] = []
+        self.besides: list[dict[str, Any]] = []
         self.num_voids = self.num_mismatches = 0
         self.heads: list[str] = []
         self._process = ""
@@ -138,8 +146,18 @@ class Account:
 
     @property
     def rounds(self) -> int:
-        """How many rounds are charged."""
-        return sum(self.events.values())
+        """How many rounds of the plan are charged; releases besides it are none."""
+        return sum(self.planned.values())
+
+    @property
+    def planned(self) -> dict[bytes, int]:
+        """What is charged without the releases besides the plan."""
+        found = dict(self.events)
+        for release in self.besides:
+            found[canonical(release["event"])] -= 1
+        if any(count < 0 for count in found.values()):
+            raise Wrong("the ledger gives back a release besides the plan")
+        return {key: count for key, count in found.items() if count}
 
     def _take(self, kind: str, body: Any, plan: str, process: str) -> None:
         if (kind == "create") != (not self.heads):
@@ -154,12 +172,14 @@ class Account:
             raise Wrong(f"row {len(self.heads)} was charged under another plan")
         self._enter(process)
         ends = kind == "complete" and not self.changes and not self.is_unexplained
-        self.is_complete = ends or (self.is_complete and kind in ("close", "change"))
+        self.is_complete = ends or (self.is_complete and kind in ("close", "change", "further"))
         if kind == "reserve":
             if whole(body["count"]) < 1:
                 raise Wrong(f"row {len(self.heads)} reserves {body['count']!r} rounds")
             self._charge(body["event"], body["count"])
             self._give(body["event"], body["count"])
+        elif kind == "further":
+            self._further(**body)
         elif kind == "void":
             self._give(body["event"], -1)
             self.num_voids += 1
@@ -188,6 +208,13 @@ class Account:
             return
         else:
             raise Wrong(f"row {len(self.heads)} is of unknown kind {kind!r}")
+
+    def _further(self, *, coordinates: Any, event: Any, purpose: Any) -> None:
+        if purpose not in PURPOSES or whole(coordinates) < 1:
+            raise Wrong(f"row {len(self.heads)} charges a release besides the plan for no known purpose")
+        self._charge(event, 1)
+        self._give(event, 1)
+        self.besides.append({"coordinates": coordinates, "event": event, "purpose": purpose})
 
     def _tell(self, told: list[str], *, reason: Any) -> None:
         if not isinstance(reason, str) or not reason.isprintable() or not 3 <= len(reason) <= MAX_REASON:
@@ -639,13 +666,13 @@ class Story:
         self.event = round_event(plan)
         drawn = sampler_of(plan)
         self.planned = whole(drawn[ROUNDS[drawn["kind"]]])
-        is_planned = all(alike(json.loads(key), self.event) for key in account.events)
+        is_planned = all(alike(json.loads(key), self.event) for key in account.planned)
         self.agrees = is_planned and account.rounds <= self.planned and not account.num_mismatches
         hides = plan.get("release", "every_iterate") == "last_iterate"
         if hides:
             check_proof(plan)
         self.is_finished = account.rounds >= self.planned and (account.is_complete or not hides)
-        is_whole = len(account.events) == 1 and is_planned and account.rounds == self.planned
+        is_whole = len(account.planned) == 1 and is_planned and account.rounds == self.planned
         self.is_last = hides and is_whole and account.is_complete
         self.breaks_off = hides and not self.is_last
         self.released = "last_iterate" if self.is_last else "every_iterate"
@@ -664,6 +691,9 @@ class Story:
         if self.is_last:
             multiplier = self.event["noise_multiplier"] / last_iterate_ratio(self.plan)
             events = {canonical({"type": "gaussian", "noise_multiplier": multiplier}): 1}
+            for release in self.account.besides:
+                key = canonical(release["event"])
+                events[key] = events.get(key, 0) + 1
         found = figures_of(events, delta=self.delta, relation=self.relation)
         if self.is_last:
             found.accountant = "hidden state"
@@ -675,7 +705,8 @@ class Story:
         of_plan = (*(descent_words(self.plan["descent"]) if self.is_last else ()), *drawn_words(self.plan), *ALWAYS)
         has_owners = self.plan["sampling"]["kind"] in OF_PERSONS
         item, of_unit = (OWNED_ITEM, OWNED) if has_owners else (ITEM[self.unit], ASSUMED[self.unit])
-        told = (*self.account.assumptions, *self.account.changes, *self.account.vouched)
+        besides = dict.fromkeys(PURPOSES[release["purpose"]] for release in self.account.besides)
+        told = (*self.account.assumptions, *self.account.changes, *besides, *self.account.vouched)
         return [*of_plan, item, *told, *of_unit]
 
 
@@ -903,7 +934,9 @@ def noise_of(story: Story, files: Files, *, epsilon: float, claimed: Any) -> dic
             factor=2.0 if story.relation == "replace_one" else 1.0,
             epsilon=epsilon,
             delta=story.delta,
-            coordinates=whole(files.model["num_coordinates"]),
+            coordinates=max(
+                whole(files.model["num_coordinates"]), *(each["coordinates"] for each in story.account.besides), 1
+            ),
         )
         is_right = isinstance(claimed, float) and math.isclose(claimed, cost, rel_tol=EXACT)
         found["tail_delta"] = claimed if is_right else cost
@@ -985,7 +1018,8 @@ def made_anew(certificate: dict[str, Any], story: Story, files: Files, figures: 
             "is_complete": account.is_complete,
             "agrees_with_plan": story.agrees,
             "events": [{"event": json.loads(key), "count": count} for key, count in account.events.items()],
-        },
+        }
+        | ({"besides_the_plan": account.besides} if account.besides else {}),
         "plan": {"hash": account.plan_hash, "file_sha256": files.plan_sha256, "values": account.plan},
         "model": files.model,
         "noise": noise,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -33,7 +34,9 @@ def lookup(length: int, rows: int, width: int) -> Build:
     )
 
 
-def convolution(weight: tuple[int, ...], size: int, *, stride: int = 1, padding: int = 0, groups: int = 1) -> Build:
+def convolution(
+    weight: tuple[int, ...], size: int, *, stride: int = 1, padding: int = 0, groups: int = 1, views: int = 1
+) -> Build:
     out_channels, in_channels, *kernel = weight
     reach = (size + 2 * padding - kernel[0]) // stride + 1
     spatial = len(kernel)
@@ -45,9 +48,10 @@ def convolution(weight: tuple[int, ...], size: int, *, stride: int = 1, padding:
         groups=groups,
     )
     return lambda dtype: Convolution(
-        inputs=torch.randn(BATCH, in_channels * groups, *(size,) * spatial, dtype=dtype),
-        out_grads=torch.randn(BATCH, out_channels, *(reach,) * spatial, dtype=dtype),
+        inputs=torch.randn(BATCH * views, in_channels * groups, *(size,) * spatial, dtype=dtype),
+        out_grads=torch.randn(BATCH * views, out_channels, *(reach,) * spatial, dtype=dtype),
         geometry=geometry,
+        views=views,
     )
 
 
@@ -82,6 +86,9 @@ FORMS: dict[str, Build] = {
     "conv2d, grouped": convolution((4, 2, 3, 3), 6, groups=2),
     "conv2d, few positions": convolution((24, 16, 3, 3), 3, padding=1),
     "conv2d, few positions, strided": convolution((40, 12, 2, 2), 6, stride=2),
+    "conv2d, three views": convolution((8, 6, 3, 3), 5, padding=1, views=3),
+    "conv2d, few positions of two views": convolution((24, 16, 3, 3), 3, padding=1, views=2),
+    "conv2d, grouped, two views": convolution((4, 2, 3, 3), 6, groups=2, views=2),
     "conv1d": convolution((3, 2, 3), 9),
     "conv1d, few positions": convolution((20, 16, 3), 5),
     "conv3d": convolution((2, 2, 2, 2, 2), 4),
@@ -179,7 +186,7 @@ def cancelling(part: PerExample, spread: float) -> PerExample:
     signs = torch.ones(part.out_grads.shape[-1])
     signs[1::2] = -1
     inputs = 1e3 * torch.ones_like(part.inputs) + spread * part.inputs
-    return Convolution(inputs=inputs, out_grads=torch.ones_like(part.out_grads) * signs, geometry=part.geometry)
+    return replace(part, inputs=inputs, out_grads=torch.ones_like(part.out_grads) * signs)
 
 
 each_cancelling_pair = pytest.mark.parametrize(
@@ -216,7 +223,9 @@ def test_an_example_that_cancels_itself_does_not_wipe_out_the_others(
     else:
         assert isinstance(part, Outer | Convolution)
         assert isinstance(hostile, Outer | Convolution)
-        part.inputs[2], part.out_grads[2] = hostile.inputs[2] * scale, hostile.out_grads[2]
+        rows = part[2:3].inputs.shape[0]
+        its = slice(2 * rows, 3 * rows)
+        part.inputs[its], part.out_grads[its] = hostile.inputs[its] * scale, hostile.out_grads[its]
     squares, kept = strategy.measure(part)
     weights = squares.safe().sqrt().clamp_min(1.0).reciprocal()
     alone = torch.zeros(BATCH, dtype=torch.bool)

@@ -72,9 +72,8 @@ FORMATS = (
         "planned-event-taken",
         "a ledger compares the plan with itself",
         "accounting/ledger/ledger.py",
-        "raise no_evidence(done)\n        event = done.event\n        self._check_usable()\n"
-        "        with self._guard:\n            reserved",
-        "pass\n        event = getattr(done, 'event', done)\n        self._check_usable()\n"
+        "raise no_evidence(done)\n        self._check_usable()\n        with self._guard:\n            reserved",
+        "done = type('Done', (), {'event': getattr(done, 'event', done)})\n        self._check_usable()\n"
         "        with self._guard:\n            reserved",
         _FACTS + "test_a_ledger_takes_no_event_that_was_planned",
     ),

@@ -74,7 +74,7 @@ def _facts(recipe: Recipe, plan: Plan) -> dict[str, Any]:
 def _parameters(recipe: Recipe) -> int | None:
     from privet.models.model_sizes import num_parameters
 
-    return num_parameters(recipe.model, recipe.info.input_shape, recipe.info.num_classes or 1)
+    return num_parameters(recipe.model, recipe.info.input_shape, recipe.info.task.num_outputs)
 
 
 def _memory(recipe: Recipe) -> dict[str, int] | None:
@@ -265,7 +265,7 @@ def _epsilon_of_every_iterate(plan: Plan) -> float | None:
 
     if plan.release is Release.EVERY_ITERATE:
         return None
-    return plan.account(HypotheticalCharges(charged=plan.segments)).epsilon
+    return plan.account(HypotheticalCharges(planned=plan.segments)).epsilon
 
 
 def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -199,18 +199,20 @@ def read_words(path: str | os.PathLike[str], form: CsvFormat, name: str) -> list
     return [record.cells[place].strip() if place < len(record.cells) else "" for record in records]
 
 
-def read_header(path: str | os.PathLike[str], *, target: str, delimiter: str = ",") -> list[str]:
-    """Return the names in the first line of a CSV file, which must contain the target once; read no record.
+def read_header(path: str | os.PathLike[str], *, targets: Sequence[str], delimiter: str = ",") -> list[str]:
+    """Return the names in the first line of a CSV file, which must contain each target once; read no record.
 
     Raises:
-        DataError: the file cannot be read, is empty, or its first line does not name the target, so that it may be a
-            record. The message gives advice and shows no cell except a name similar to the target.
+        DataError: the file cannot be read, is empty, or its first line does not name a target, so that it may be a
+            record. The message gives advice and shows no cell except a name similar to a target.
     """
     with open_content(path) as stream:
         content = read_up_to(stream, _MAX_HEADER_BYTES)
     first = _header(path, content, delimiter)
     header = [cell.strip() for cell in first.cells]
-    if header.count(target) != 1:
+    for target in targets:
+        if header.count(target) == 1:
+            continue
         raise DataError(
             f"The first line of {path} should name the target {target!r} once and names it {header.count(target)} "
             f"times. {header_advice(first.text, [target], delimiter=delimiter)}"

@@ -75,7 +75,8 @@ class HeldTensors(_Here):
     def fetch(self, indices: Indices) -> Any:
         chosen, parts = torch.from_numpy(indices), list[Tensor]()
         for tensor in self.tensors:
-            parts.append(tensor[placed(chosen, tensor.device)].to(self.device, non_blocking=True))
+            there = chosen if tensor.device.type == "cpu" else placed(chosen, tensor.device)
+            parts.append(tensor[there].to(self.device, non_blocking=True))
         return parts
 
 

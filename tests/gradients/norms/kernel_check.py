@@ -55,7 +55,12 @@ def main() -> None:
         truth = Convolution(
             inputs=inputs.double(), out_grads=convolution.out_grads.double(), geometry=geometry
         ).in_full()
+        # the three images as views of one example
+        views = Convolution(inputs=inputs, out_grads=convolution.out_grads, geometry=geometry, views=3)
         for store in (True, False):
+            squares, kept = ConvKernel(store=store).measure(views)
+            close(squares.safe(), truth.sum(0, keepdim=True).square().flatten(1).sum(1))
+            close(kept.in_full(), truth.sum(0, keepdim=True))
             squares, kept = ConvKernel(store=store).measure(convolution)
             close(squares.safe(), truth.square().flatten(1).sum(1))
             if store:

@@ -51,7 +51,9 @@ from privet.accounting.ledger.rows import (
     Completed,
     Created,
     Entry,
+    Further,
     Mismatched,
+    Purpose,
     Reserved,
     RowFields,
     RowMaker,
@@ -105,7 +107,9 @@ class Ledger(LedgerFacts):
         self._guard = threading.RLock()
         self._at_hand = AtHand()
         self._latest: RowMaker[Reserved] | None = None  # writes the row that was reserved last once more
+        self._matched: tuple[CodedEvent, ExecutedRound] | None = None  # that were compared last and are equal
         self._closed = False
+        self._gives_back = True
         self._unrecorded_mismatch = False
 
     @classmethod
@@ -243,6 +247,27 @@ class Ledger(LedgerFacts):
             self._at_hand.add(row.entry.coded, row.entry.count)
             self._latest = row
 
+    def reserve_further(self, event: DpEvent, *, purpose: Purpose, coordinates: int) -> None:
+        """Charge one release besides the rounds of the plan, before it is made.
+
+        Args:
+            event: Its event.
+            purpose: What for; the row says it, and every guarantee from this ledger includes the release.
+            coordinates: How many numbers get noise.
+
+        Guarantee: the row is durable before this returns. The release is never given back: the process that charged
+            one gives back nothing when it closes.
+        """
+        release = Further(
+            purpose=purpose, coded=CodedEvent.of(event), coordinates=checks.count("coordinates", coordinates)
+        )
+        check_company(self._num_processes)
+        self._check_usable()
+        with self._guard:
+            self._gives_back = False
+            self._append(RowMaker(release))
+            self._at_hand.add(release.coded, 1)
+
     def check(self, done: ExecutedRound) -> None:
         """Use up one reserved round, and refuse its release unless what was done is what was reserved.
 
@@ -256,13 +281,15 @@ class Ledger(LedgerFacts):
         """
         if not isinstance(done, ExecutedRound):
             raise no_evidence(done)
-        event = done.event
         self._check_usable()
         with self._guard:
             reserved = self._at_hand.take("check")
-            if matches(reserved.event, event):
+            if self._matched is not None and self._matched[0] is reserved and self._matched[1] is done:
+                return  # neither changes, so neither does the answer
+            if matches(reserved.event, done.event):
+                self._matched = reserved, done
                 return
-            facts = CodedEvent.of_facts(event)
+            facts = CodedEvent.of_facts(done.event)
             self._refuse(Mismatched(facts=facts, reserved=reserved), f"Reserved was {reserved.key.decode()}", facts)
 
     def check_within(self, done: ExecutedRound) -> None:
@@ -378,7 +405,8 @@ class Ledger(LedgerFacts):
         with self._guard:
             try:
                 if not self._unrecorded_mismatch:
-                    self._append(RowMaker(Closed(returned=self._at_hand.take_all())))
+                    returned = self._at_hand.take_all() if self._gives_back else ()
+                    self._append(RowMaker(Closed(returned=returned)))
             finally:
                 self._release()
 

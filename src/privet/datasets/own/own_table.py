@@ -22,7 +22,7 @@ from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.columns import ADULT, ADULT_FEATURES, adult_schema
 from privet.datasets.encoding import encode_columns
 from privet.datasets.info import DatasetInfo, Normalisation
-from privet.datasets.own.declared_table import DeclaredTable
+from privet.datasets.own.declared_table import DeclaredTable, Target
 from privet.datasets.tables import CategoryColumn, NumberColumn, count_surplus, read_csv, read_words
 from privet.errors import DataError
 
@@ -67,7 +67,7 @@ def _strictly(column: AnyColumn, word: str) -> float:
 def _adult() -> DeclaredTable:
     label = adult_schema(income_suffix="").columns[-1]
     assert isinstance(label, CategoryColumn)
-    return DeclaredTable(features=ADULT_FEATURES, label=label)
+    return DeclaredTable(features=ADULT_FEATURES, targets=(Target.classes(label),))
 
 
 OWN_TABLES: Mapping[str, DeclaredTable] = MappingProxyType({ADULT.name: _adult()})
@@ -136,7 +136,8 @@ def load_declared_table(
 
 def _encoded(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:
     features = encoded_features(found, table, normalisation)
-    return ArrayDataset(features=features, labels=torch.from_numpy(found[table.label.name].astype(np.int64)))
+    values = [found[target.column.name] for target in table.targets]
+    return ArrayDataset(features=features, labels=table.task.encoded(values))
 
 
 def encoded_features(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> Tensor:

@@ -233,6 +233,8 @@ class Capture(TorchFunctionMode):
                     return args[0].copy_(beside(args[0].clone(), *args[1:], **kwargs))
             node_before = args[0].grad_fn
         follower = self.recording.follower
+        if (func in _NODES or func is Tensor.register_hook) and id(args[0]) in self.recording.tracked:
+            self.recording.asks_derived = True
         if follower is not None and func in _NODES and is_batch(args[0]):
             follower.note_node()
         if follower is not None and func in ASKING:

@@ -246,6 +246,7 @@ class Recording:
     program: list[Function] = field(default_factory=list)  # every operation on examples or parameters, in order
     rearranges: bool = False  # whether where an example lies may depend on the data
     is_half: bool = False  # whether parts of the program ran in half precision
+    asks_derived: bool = False  # whether code of the user may follow gradients of what is computed from parameters
     follower: Follower | None = None  # recognises or proves the program, where that is asked for
     last_known: KnownCall | None = None  # the last call that was not examined because it is known
     hidden: NoExampleRule | None = None  # why no rule can form the gradients of some parameter

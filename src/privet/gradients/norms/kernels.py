@@ -191,17 +191,20 @@ def conv_square_norms(
     dilation: tuple[int, ...],
     groups: int,
     store: bool,
+    views: int = 1,
 ) -> tuple[Tensor, Tensor | None]:
     """Return squared norms of the per-example weight gradients of a 2-D convolution, and the gradients if stored.
 
-    The patches are formed by index arithmetic inside the kernel, never in memory.
+    The patches are formed by index arithmetic inside the kernel, never in memory. Every ``views`` images in a row are
+    those of one example, and their gradients are added.
     """
     inputs, out_grads = inputs.contiguous(), out_grads.contiguous()
-    batch, _, height, width = inputs.shape
+    images, _, height, width = inputs.shape
+    batch = images // views
     out_channels, in_channels, kernel_h, kernel_w = weight_shape
     is_plain = groups == 1 and set(stride) == {1} and set(dilation) == {1} and kernel_w == 3 and in_channels > 16
     if is_plain and out_grads.shape[2:] == inputs.shape[2:]:
-        return _shifted_square_norms(inputs, out_grads, weight_shape, padding=padding, store=store)
+        return _shifted_square_norms(inputs, out_grads, weight_shape, padding=padding, store=store, views=views)
     columns = in_channels * kernel_h * kernel_w
     rows = out_channels // groups
     block_o = 64 if rows > 32 else 32 if rows > 16 else 16
@@ -213,7 +216,7 @@ def conv_square_norms(
     stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
     arguments = (
         inputs, out_grads, stored, squares, in_channels, height, width, rows, _positions(out_grads),
-        out_grads.shape[3], columns,
+        out_grads.shape[3], columns, views,
         tiles_o, tiles_n, groups, num_tiles, *stride, *padding, *dilation, int(store),
     )  # fmt: skip
     settings = {
@@ -231,9 +234,11 @@ def conv_square_norms(
 
 
 def _shifted_square_norms(
-    inputs: Tensor, out_grads: Tensor, weight_shape: tuple[int, ...], *, padding: tuple[int, ...], store: bool
-) -> tuple[Tensor, Tensor | None]:
-    batch, channels, height, width = inputs.shape
+    inputs: Tensor, out_grads: Tensor, weight_shape: tuple[int, ...], *, padding: tuple[int, ...], store: bool,
+    views: int,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    images, channels, height, width = inputs.shape
+    batch = images // views
     rows, kernel_h = weight_shape[0], weight_shape[2]
     block_o, block_c = 64 if rows > 32 else 32, 64 if channels > 32 else 32
     tiles_o, tiles_c = _tiles(rows, block_o), _tiles(channels, block_c)
@@ -242,7 +247,7 @@ def _shifted_square_norms(
     shape = (batch, kernel_h, 3, rows, channels) if store else (1,)
     stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
     arguments = (
-        inputs, out_grads, stored, squares, channels, height, width, _positions(out_grads), rows,
+        inputs, out_grads, stored, squares, channels, height, width, _positions(out_grads), rows, views,
         tiles_o, tiles_c, num_tiles, *padding, int(store),
     )  # fmt: skip
     settings = {

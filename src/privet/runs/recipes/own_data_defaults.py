@@ -131,7 +131,7 @@ def table_recipe(
         "train_size": promise.train_size,
         "delimiter": delimiter,
         "decimal": decimal,
-        "label": _plain(schema.label),
+        **_targets(schema),
         "columns": [_plain(column) for column in schema.columns],
     }
     if promise.persons is not None:
@@ -192,6 +192,13 @@ def _named(name: str, model: str, kind: str, data: dict[str, Any], test: Path | 
 def _training(learning_rate: float, *, physical_batch_size: int) -> dict[str, Any]:
     optimizer = {"kind": "sgd", "learning_rate": learning_rate, "momentum": 0.9}
     return {"optimizer": optimizer, "physical_batch_size": physical_batch_size}
+
+
+def _targets(schema: TableSchema) -> dict[str, Any]:
+    found = [_plain(target) for target in schema.targets]
+    if len(found) > 1:
+        return {"targets": found}
+    return {"target" if schema.targets[0].categories is None else "label": found[0]}
 
 
 def _plain(column: ColumnSettings) -> dict[str, Any]:

@@ -8,16 +8,13 @@ from pydantic import Field
 
 from privet.datasets.csv_records import MAX_RECORD_LENGTH
 from privet.datasets.info import DatasetInfo
-from privet.datasets.own.declared_table import DeclaredTable
+from privet.datasets.own.declared_table import DeclaredTable, Target
 from privet.datasets.tables import CategoryColumn, NumberColumn
 from privet.errors import ArgumentError, RecipeError
-from privet.runs.recipes.training_settings import Count, Table
+from privet.runs.recipes.training_settings import Count, Inside, Positive, Table
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-HOW_TO_PREDICT_NUMBERS = (
-    "To predict numbers as such, use Python: privet.PrivateRegressor trains on arrays in one call, privet.privatize is "
-    "for a training loop of your own."
-)
+HOW_TO_PREDICT_NUMBERS = "To predict numbers, declare the range of the target: low and high, known without the records."
 
 
 class ColumnSettings(Table):
@@ -62,6 +59,47 @@ class ColumnSettings(Table):
         )
 
 
+class TargetSettings(ColumnSettings):
+    """A declared column to predict.
+
+    Attributes:
+        counts: Whether its numbers are counts, for Poisson regression; ``low`` is then 0.
+        weights: Factor on the loss of each category, at most 1.
+        threshold: Of two categories, the probability from which the second is decided.
+    """
+
+    counts: bool | None = None
+    weights: list[Positive] | None = None
+    threshold: Inside | None = None
+
+    def target(self, *, decimal: str = ".") -> Target:
+        """Return the declared target.
+
+        Raises:
+            RecipeError: its values contradict.
+        """
+        column = self.column(decimal=decimal)
+        try:
+            if isinstance(column, CategoryColumn):
+                self._refuse(("counts",), "has categories")
+                return Target.classes(column, weights=tuple(self.weights or ()), threshold=self.threshold or 0.5)
+            self._refuse(("weights", "threshold"), "is declared by a range of numbers")
+            return Target.count(column) if self.counts else Target.number(column)
+        except RecipeError:
+            raise
+        except ArgumentError as error:
+            raise RecipeError(f"table: {error}") from error
+
+    def as_feature(self) -> ColumnSettings:
+        """Return the same column as an input of the model: one schema serves whichever column is to be predicted."""
+        return ColumnSettings(**{name: getattr(self, name) for name in ColumnSettings.model_fields})
+
+    def _refuse(self, names: tuple[str, ...], because: str) -> None:
+        for name in names:
+            if getattr(self, name) is not None:
+                raise RecipeError(f"table: the column {self.name!r} {because}, and {name} is not for that. Remove it.")
+
+
 class TableSettings(Table):
     """The user's own data: CSV files with a header, and their declared facts.
 
@@ -70,7 +108,9 @@ class TableSettings(Table):
         test: The file of the records to measure on, which are not protected. Without it nothing is measured.
         train_size: Declared number of training records. Never read off the file: it may itself be private.
         test_size: Declared number of test records; used only to estimate memory.
-        label: The column that holds the class.
+        label: The column that holds the class, for a classifier.
+        target: In the place of ``label``: the column to predict, with categories or with a range of numbers.
+        targets: In the place of ``label``: several columns to predict.
         columns: The input columns of the model.
         delimiter: One character between cells.
         decimal: The decimal mark of numbers, a point or a comma.
@@ -86,7 +126,9 @@ class TableSettings(Table):
     test: str | None = None
     train_size: Count
     test_size: Count | None = None
-    label: ColumnSettings
+    label: TargetSettings | None = None
+    target: TargetSettings | None = None
+    targets: list[TargetSettings] | None = None
     columns: list[ColumnSettings]
     delimiter: str = ","
     decimal: str = "."
@@ -101,13 +143,6 @@ class TableSettings(Table):
         Raises:
             RecipeError: columns contradict themselves or each other, or the label holds no classes.
         """
-        label = self.label.column()
-        if not isinstance(label, CategoryColumn):
-            raise RecipeError(
-                f"table.label {self.label.name!r} is declared by a range of numbers, and recipes train classifiers: it "
-                "must list its categories. List its values, or divide the numbers into a few classes in the file. "
-                f"{HOW_TO_PREDICT_NUMBERS}"
-            )
         if self.decimal == self.delimiter:
             raise RecipeError(
                 f"table: {self.decimal!r} cannot be both the delimiter and the decimal mark. Set another delimiter."
@@ -116,7 +151,7 @@ class TableSettings(Table):
             features = tuple(settings.column(decimal=self.decimal) for settings in self.columns)
             return DeclaredTable(
                 features=features,
-                label=label,
+                targets=tuple(settings.target(decimal=self.decimal) for settings in self.all_targets),
                 delimiter=self.delimiter,
                 max_record_length=self.max_record_length or MAX_RECORD_LENGTH,
                 person=self.person,
@@ -126,6 +161,29 @@ class TableSettings(Table):
             raise
         except ArgumentError as error:
             raise RecipeError(f"table: {error}") from error
+
+    @property
+    def all_targets(self) -> tuple[TargetSettings, ...]:
+        """The columns to predict.
+
+        Raises:
+            RecipeError: none is declared, in several ways, or the label is a range of numbers.
+        """
+        found = {"label": self.label, "target": self.target, "targets": self.targets}
+        given = [name for name, value in found.items() if value is not None]
+        if len(given) != 1:
+            raise RecipeError(
+                f"table declares {' and '.join(given) or 'nothing to predict'}. Give one of label (a class), target "
+                "(a class or a number) and targets (several)."
+            )
+        if self.label is not None and self.label.categories is None:
+            raise RecipeError(
+                f"table.label {self.label.name!r} is declared by a range of numbers, and a label holds classes. Write "
+                "target in the place of label to predict numbers, or list its categories."
+            )
+        if self.targets is not None:
+            return tuple(self.targets)
+        return tuple(one for one in (self.label, self.target) if one is not None)
 
     def info(self, name: str) -> DatasetInfo:
         """Return the public facts about the data."""
