@@ -155,7 +155,7 @@ def _train_in_own_loop(job: Job, device: torch.device, pause: Pause) -> None:
 
 
 def _train_with_rival(job: Job, device: torch.device, pause: Pause, rival: Contender) -> None:
-    """Train without autocast, which rivals' rules for layers refuse; one that cannot accumulate gets all texts at once."""
+    """Train without autocast, which rivals' rules refuse; one that cannot accumulate gets all texts at once."""
     texts = job.texts().to(device)
     parts: list[Batch] = [(part[:, :-1], part[:, 1:]) for part in texts.split(job.physical)]
     model = Logits(job.model(device)).train()
