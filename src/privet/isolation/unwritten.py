@@ -43,11 +43,16 @@ class _Elements:
 
     memory: StorageWeakRef
     num: int
-    flags: NDArray[np.bool_] | None
+    flags: NDArray[np.bool_] | None = None  # from the first write into a part on
     regions: set[tuple[object, ...]] = field(default_factory=set)
     num_written: int = 0
 
     def write(self, spec: Spec) -> None:
+        if math.prod(spec.shape) == self.num and 0 not in spec.strides:  # as nearly all are
+            self.num_written = self.num
+            return
+        if self.flags is None and self.num <= _LONGEST:
+            self.flags = np.zeros(self.num, dtype=np.bool_)
         if self.flags is not None:
             _view(self.flags, spec)[...] = True
             self.num_written = int(self.flags.sum())
@@ -92,9 +97,8 @@ class Unwritten:
         for out, spec in zip(outs, call.out_specs, strict=True):
             num = out.untyped_storage().nbytes() // max(out.element_size(), 1) if spec.memory >= 0 else 0
             if num and out.device.type != "meta":
-                flags = np.zeros(num, dtype=np.bool_) if num <= _LONGEST else None
                 memory = StorageWeakRef(out.untyped_storage())  # type: ignore[no-untyped-call]
-                self._elements[spec.memory] = _Elements(memory, num, flags)
+                self._elements[spec.memory] = _Elements(memory, num)
 
     def is_read(self, call: Call, mutated: Set[int]) -> bool:
         """Whether an operation looks at numbers that were never written; notes what it writes.
