@@ -72,6 +72,10 @@ CHANGES: dict[str, dict[str, list[Plan]]] = {
         "cyclic_poisson": [{"sampling": CYCLIC_POISSON}],
         "balls_in_bins": [{"sampling": {"kind": "balls_in_bins", "batches": 5, "epochs": 2,
                                         "expected_batch_size": 24.0}}],
+        "sampled_persons": [{"sampling": {"kind": "sampled_persons", "max_records": 3, "sampling": {
+            "kind": "poisson", "rate": 0.2, "steps": STEPS, "expected_batch_size": 8.0}}, "unit": "person"}],
+        "bounded_persons": [{"sampling": {"kind": "bounded_persons", "max_records": 2, "sampling": {
+            "kind": "poisson", "rate": 0.2, "steps": STEPS, "expected_batch_size": 16.0}}, "unit": "person"}],
     },
     "clipping": {
         "threshold": [{"clipping": {"kind": "threshold", "norm": [0.3, 0.4, 0.5, 0.2]},
@@ -157,6 +161,13 @@ def network() -> nn.Sequential:
     )
 
 
+def records_for(plan: pv.Plan) -> Any:
+    """Return the examples, each with its owner if the plan samples persons."""
+    if plan.sampling.contribution is None:
+        return records()
+    return pv.PersonRecords(dataset=records(), persons=[number**2 % 37 for number in range(SIZE)])
+
+
 def records() -> TensorDataset:
     """Return examples drawn from a fixed seed."""
     generator = torch.Generator().manual_seed(5)
@@ -188,7 +199,7 @@ def trained(plan: pv.Plan, *, engine: Any, walks: bool = False, adam: bool = Fal
     session = pv.privatize(
         model,
         optimizer,
-        records(),
+        records_for(plan),
         plan,
         performance=pv.Performance(physical_batch_size=16, engine=engine),
         seed=11,

@@ -111,7 +111,7 @@ def test_the_table_of_rounds_rises_to_the_guarantee() -> None:
 
 def test_a_run_at_its_planned_end_has_the_guarantee_of_the_plan() -> None:
     made = plan()
-    ended = HypotheticalCharges(charged=[(made.round_event, 400)], is_complete=True)
+    ended = HypotheticalCharges(planned=[(made.round_event, 400)], is_complete=True)
     assert made.account(ended) == made.guarantee()
     assert made.spent_event(ended) == made.event
 
@@ -119,7 +119,7 @@ def test_a_run_at_its_planned_end_has_the_guarantee_of_the_plan() -> None:
 @pytest.mark.parametrize("rounds", [1, 399, 401])
 def test_a_run_of_another_length_is_charged_every_iterate(rounds: int) -> None:
     made = plan()
-    found = made.account(HypotheticalCharges(charged=[(made.round_event, rounds)], is_complete=True))
+    found = made.account(HypotheticalCharges(planned=[(made.round_event, rounds)], is_complete=True))
     assert found.released is Release.EVERY_ITERATE
     assert found.mu == pytest.approx(2 / 5 * math.sqrt(rounds))
     assert not any("after the last step" in assumption for assumption in found.assumptions)
@@ -127,13 +127,13 @@ def test_a_run_of_another_length_is_charged_every_iterate(rounds: int) -> None:
 
 def test_a_run_that_broke_off_is_charged_every_iterate_even_when_all_rounds_are_charged() -> None:
     made = plan()
-    assert made.account(HypotheticalCharges(charged=[(made.round_event, 400)])).released is Release.EVERY_ITERATE
+    assert made.account(HypotheticalCharges(planned=[(made.round_event, 400)])).released is Release.EVERY_ITERATE
 
 
 def test_a_round_that_was_something_else_takes_the_proof_away() -> None:
     made = plan()
     other = plan(noise=Gaussian(noise_multiplier=0.1)).round_event
-    found = made.account(HypotheticalCharges(charged=[(made.round_event, 400), (other, 1)], is_complete=True))
+    found = made.account(HypotheticalCharges(planned=[(made.round_event, 400), (other, 1)], is_complete=True))
     assert found.released is Release.EVERY_ITERATE
     assert found.mu is not None
     assert found.mu > 20

@@ -177,6 +177,19 @@ def test_facts_that_differ_are_charged_on_top_and_refused(path: Path) -> None:
         ledger.verify([(step(1.1), 2), (step(0.55), 1)])
 
 
+def test_a_round_that_differs_is_refused_after_one_that_did_not() -> None:
+    ledger = Ledger.in_memory(PLAN_HASH)
+    ledger.reserve(step(1.1), 3)
+    same = done(step(1.1))
+    ledger.check(same)
+    ledger.check(same)
+    with pytest.raises(LedgerMismatch):
+        ledger.check(done(step(0.55)))
+    ledger.reserve(step(0.7))
+    with pytest.raises(LedgerMismatch):
+        ledger.check(same)
+
+
 def test_facts_equal_up_to_rounding_pass(path: Path) -> None:
     with create(path) as ledger:
         ledger.reserve(step(1.1))

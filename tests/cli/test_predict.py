@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from privet.datasets.encoding import declared_ranges
-from privet.datasets.own.declared_table import DeclaredTable
+from privet.datasets.own.declared_table import DeclaredTable, Target
 from privet.datasets.own.new_records import read_new_records
 from privet.datasets.tables import CategoryColumn, CsvSchema, read_csv
 from privet.runs.prediction import model_of, predict_new
@@ -115,7 +115,7 @@ def test_an_empty_cell_is_taken_as_what_it_became_in_training_and_told(ask: Ask,
 def test_an_empty_cell_that_is_a_declared_category_is_no_gap(tmp_path: Path) -> None:
     column = CategoryColumn(name="town", categories=("north", ""), default="north")
     label = CategoryColumn(name="income", categories=("low", "high"), default="low")
-    declared = DeclaredTable(features=(column,), label=label)
+    declared = DeclaredTable(features=(column,), targets=(Target.classes(label),))
     (tmp_path / "new.csv").write_text("town,any\n,1\nnorth,1\n")
     features, gaps = read_new_records(tmp_path / "new.csv", declared, declared_ranges((column,)))
     assert features.tolist() == [[0.0, 1.0], [1.0, 0.0]]

@@ -20,12 +20,16 @@ from privet.federated.loopback import run_in_process
 from privet.federated.party import Party
 from privet.mechanism import executed as executed_module
 from privet.mechanism.clipping import ClippingRule, Threshold
-from privet.mechanism.executed import AddedNoise, ExecutedRound, executed_gaussian, executed_together
+from privet.mechanism.events import DpEvent, gaussian_event
+from privet.mechanism.executed import AddedNoise, ExecutedRound, ExecutedSteps, executed_gaussian, executed_together
+from privet.mechanism.grouping import OneGroup
+from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.training import release as release_module
 from privet.training.private_statistics.normalisation import PrivateNormalisation
 from privet.training.private_statistics.private_geometry import release_geometry
+from privet.training.randomness import Streams
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 from tests.accounting.ledgers import done, step
@@ -65,6 +69,21 @@ def halving(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Make releases draw half the noise that they meant to."""
     honest = getattr(executed_module, name)
     monkeypatch.setattr(release_module, name, lambda vector, std, source: honest(vector, std=std / 2, source=source))
+
+
+def test_each_step_has_the_event_of_its_own_noise() -> None:
+    layout = Layout.of([("w", (3,))], OneGroup())
+    clipping = Threshold(norm=1.0).start(num_groups=1, num_steps=3, expected_batch_size=4.0)
+    steps = ExecutedSteps(clipping=clipping, sampling=full_batch(3).sampling)
+    source = Streams.new(torch.device("cpu"), seed=1).noise
+
+    def event(noise_multiplier: float) -> DpEvent:
+        sensitivity = Threshold(norm=1.0).for_groups(1).sensitivity
+        total = ClippedSum(flat=torch.zeros(3), layout=layout, sensitivity=sensitivity)
+        return steps.of(Gaussian(noise_multiplier=noise_multiplier).add(total, source), source).event
+
+    for multiplier in (2.0, 2.0, 0.5, 2.0):
+        assert event(multiplier) == gaussian_event(bounds=(1.0,), stds=(multiplier,))
 
 
 def test_a_session_with_half_the_noise_is_refused_and_its_facts_are_charged(half_the_noise: None) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from privet.gradients.forms.derived import Derived, WayBack
 from privet.gradients.forms.masked import Masked
 from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
 from privet.gradients.norms.conv_strategies import ConvKernel
@@ -33,7 +35,9 @@ def lookup(length: int, rows: int, width: int) -> Build:
     )
 
 
-def convolution(weight: tuple[int, ...], size: int, *, stride: int = 1, padding: int = 0, groups: int = 1) -> Build:
+def convolution(
+    weight: tuple[int, ...], size: int, *, stride: int = 1, padding: int = 0, groups: int = 1, views: int = 1
+) -> Build:
     out_channels, in_channels, *kernel = weight
     reach = (size + 2 * padding - kernel[0]) // stride + 1
     spatial = len(kernel)
@@ -45,9 +49,10 @@ def convolution(weight: tuple[int, ...], size: int, *, stride: int = 1, padding:
         groups=groups,
     )
     return lambda dtype: Convolution(
-        inputs=torch.randn(BATCH, in_channels * groups, *(size,) * spatial, dtype=dtype),
-        out_grads=torch.randn(BATCH, out_channels, *(reach,) * spatial, dtype=dtype),
+        inputs=torch.randn(BATCH * views, in_channels * groups, *(size,) * spatial, dtype=dtype),
+        out_grads=torch.randn(BATCH * views, out_channels, *(reach,) * spatial, dtype=dtype),
         geometry=geometry,
+        views=views,
     )
 
 
@@ -69,6 +74,21 @@ def masked(build: Build) -> Build:
     return build_masked
 
 
+def derived(build: Build) -> Build:
+    """Gradients of a weight whose rows are standardised and scaled, as those of what it is computed from."""
+
+    def build_derived(dtype: torch.dtype) -> PerExample:
+        part = build(dtype)
+        shape = part[:1].in_full().shape[1:]
+        raw, gain = torch.randn(shape, dtype=dtype), torch.rand(shape[0], *[1] * (len(shape) - 1), dtype=dtype) + 0.5
+        parameters = nn.Parameter(raw), nn.Parameter(gain)
+        variance, mean = torch.var_mean(parameters[0], dim=tuple(range(1, len(shape))), keepdim=True)
+        weight = (parameters[0] - mean) * torch.rsqrt(variance + 1e-4) * parameters[1]
+        return Derived(part=part, way=WayBack(tensor=weight, parameters=parameters))
+
+    return build_derived
+
+
 FORMS: dict[str, Build] = {
     "explicit": lambda dtype: Explicit(gradients=torch.randn(BATCH, 4, 3, dtype=dtype)),
     "explicit scalar": lambda dtype: Explicit(gradients=torch.randn(BATCH, dtype=dtype)),
@@ -82,6 +102,9 @@ FORMS: dict[str, Build] = {
     "conv2d, grouped": convolution((4, 2, 3, 3), 6, groups=2),
     "conv2d, few positions": convolution((24, 16, 3, 3), 3, padding=1),
     "conv2d, few positions, strided": convolution((40, 12, 2, 2), 6, stride=2),
+    "conv2d, three views": convolution((8, 6, 3, 3), 5, padding=1, views=3),
+    "conv2d, few positions of two views": convolution((24, 16, 3, 3), 3, padding=1, views=2),
+    "conv2d, grouped, two views": convolution((4, 2, 3, 3), 6, groups=2, views=2),
     "conv1d": convolution((3, 2, 3), 9),
     "conv1d, few positions": convolution((20, 16, 3), 5),
     "conv3d": convolution((2, 2, 2, 2, 2), 4),
@@ -90,6 +113,12 @@ FORMS: dict[str, Build] = {
     "masked, many positions": masked(outer(20, 3, 2)),
     "masked lookup": masked(lookup(7, 5, 3)),
     "masked conv2d": masked(convolution((8, 6, 3, 3), 5, padding=1)),
+    "derived, one position": derived(outer(1, 6, 4)),
+    "derived, many positions": derived(outer(20, 3, 2)),
+    "derived lookup": derived(lookup(7, 5, 3)),
+    "derived conv2d": derived(convolution((8, 6, 3, 3), 5, padding=1)),
+    "derived conv2d, three views": derived(convolution((8, 6, 3, 3), 5, padding=1, views=3)),
+    "derived explicit": derived(lambda dtype: Explicit(gradients=torch.randn(BATCH, 4, 3, dtype=dtype))),
     "masked explicit": masked(lambda dtype: Explicit(gradients=torch.randn(BATCH, 4, 3, dtype=dtype))),
 }
 ON_A_DEVICE = frozenset({GramKernel, ConvKernel})
@@ -179,7 +208,7 @@ def cancelling(part: PerExample, spread: float) -> PerExample:
     signs = torch.ones(part.out_grads.shape[-1])
     signs[1::2] = -1
     inputs = 1e3 * torch.ones_like(part.inputs) + spread * part.inputs
-    return Convolution(inputs=inputs, out_grads=torch.ones_like(part.out_grads) * signs, geometry=part.geometry)
+    return replace(part, inputs=inputs, out_grads=torch.ones_like(part.out_grads) * signs)
 
 
 each_cancelling_pair = pytest.mark.parametrize(
@@ -216,7 +245,9 @@ def test_an_example_that_cancels_itself_does_not_wipe_out_the_others(
     else:
         assert isinstance(part, Outer | Convolution)
         assert isinstance(hostile, Outer | Convolution)
-        part.inputs[2], part.out_grads[2] = hostile.inputs[2] * scale, hostile.out_grads[2]
+        rows = part[2:3].inputs.shape[0]
+        its = slice(2 * rows, 3 * rows)
+        part.inputs[its], part.out_grads[its] = hostile.inputs[its] * scale, hostile.out_grads[its]
     squares, kept = strategy.measure(part)
     weights = squares.safe().sqrt().clamp_min(1.0).reciprocal()
     alone = torch.zeros(BATCH, dtype=torch.bool)

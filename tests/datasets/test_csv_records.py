@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from privet.datasets.csv_records import CsvFormat, cells_of, csv_records
-from privet.datasets.own.declared_table import DeclaredTable
+from privet.datasets.own.declared_table import DeclaredTable, Target
 from privet.datasets.own.new_records import read_new_records
 from privet.datasets.own.own_table import load_declared_table
 from privet.datasets.tables import CategoryColumn, NumberColumn, read_header, read_public_cells
@@ -129,7 +129,7 @@ def test_the_cells_of_text_that_is_no_record_are_none() -> None:
 
 TABLE = DeclaredTable(
     features=(NumberColumn(name="age", low=0, high=100, default=50),),
-    label=CategoryColumn(name="income", categories=("low", "high"), default="low"),
+    targets=(Target.classes(CategoryColumn(name="income", categories=("low", "high"), default="low")),),
 )
 NOTES = ["\n".join(f"{n},high,9" for n in range(302)), 'say "hi"', "", "a\r\nb"]
 
@@ -152,13 +152,13 @@ def test_line_breaks_in_a_cell_make_no_records_for_any_reader(notes: Path) -> No
         assert part.labels.tolist() == [1, 1, 1, 1]
     features, gaps = read_new_records(notes, TABLE, info.normalisation())
     assert (len(features), gaps) == (len(NOTES), ())
-    assert read_header(notes, target="income") == ["age", "no\nte", "income"]
+    assert read_header(notes, targets=["income"]) == ["age", "no\nte", "income"]
     header, rows = read_public_cells(notes)
     assert (header[1], [row[1] for row in rows]) == ("no\nte", [note.strip() for note in NOTES])
 
 
 def test_the_declared_length_of_a_record_holds_for_every_reader(notes: Path) -> None:
-    short = DeclaredTable(features=TABLE.features, label=TABLE.label, max_record_length=100)
+    short = DeclaredTable(features=TABLE.features, targets=TABLE.targets, max_record_length=100)
     info = short.info("mine", train_size=4, test_size=0)
     with pytest.raises(DataError, match=r"Record 1 of .* longer than the declared 100 characters"):
         load_declared_table(short, info, train=notes, test=None)

@@ -294,11 +294,11 @@ CLIPPING = (
         "training/summing.py",
         "            batch = how.loader.fetch(part)\n",
         "            batch = how.loader.fetch(part)\n"
-        "            again = self._clipped.kept\n"
+        "            again = self.clipped.kept\n"
         "            if again is not None:\n"
         "                again = type(again).of(again.weights.roll(int(part[0]) + 1))\n"
-        "            self._clipped.kept = again\n"
-        "            self._clipped.keep = None if again is None else again.coordinates\n",
+        "            self.clipped.kept = again\n"
+        "            self.clipped.keep = None if again is None else again.coordinates\n",
         "tests/training/test_masks.py::test_how_a_logical_batch_is_cut_changes_neither_mask_nor_sum",
     ),
     one(

@@ -156,7 +156,7 @@ CONTRACTS = (
         "learned-threshold-counts-an-example-twice",
         "what was counted before memory ran out is counted again",
         "training/summing.py",
-        "            how.clipping.begin(self._index, self._clipped.flat)\n",
+        "            how.clipping.begin(self._index, self.clipped.flat)\n",
         "",
         _RESTART,
     ),

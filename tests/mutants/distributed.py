@@ -97,7 +97,7 @@ DISTRIBUTED: tuple[Mutant, ...] = (
     one(
         "charge-not-awaited",
         "ranks read examples before the charge of rank 0 is durable",
-        _ROOM + "book.py",
+        _ROOM + "shared_ledger.py",
         "        self.ranks.meet(Point.CHARGING, facts)\n",
         "",
         f"{_SHARED}::test_no_rank_reads_an_example_that_rank_0_could_not_charge",
@@ -117,5 +117,29 @@ DISTRIBUTED: tuple[Mutant, ...] = (
         "            run.state.take(read_checkpoint(data))\n",
         "            read_checkpoint(data)\n",
         f"{_SHARED}::test_a_run_is_resumed_on_four_ranks_then_one_then_two",
+    ),
+    one(
+        "sharded-ranks-of-unequal-length",
+        "ranks of a sharded model go through it with unequal numbers of examples, and some wait for ever",
+        _ROOM + "padding.py",
+        "    return np.concatenate([own, indices[:missing]]), len(own)\n",
+        "    return own, len(own)\n",
+        "tests/training/distributed/test_shares.py::test_every_example_counts_on_one_rank_and_all_ranks_have_as_many",
+    ),
+    one(
+        "every-rank-charges",
+        "the ledger of rank 0 holds a second charge for the round of another rank",
+        _ROOM + "shared_ledger.py",
+        "        if not self.ranks.is_first:\n            self.ledger.reserve(event, count)\n",
+        "        self.ledger.reserve(event, count)\n",
+        _SIZES,
+    ),
+    one(
+        "draws-depend-on-the-number-of-ranks",
+        "who is drawn depends on how many ranks there are, so a resumed run samples otherwise than planned",
+        _ROOM + "drawing.py",
+        "        for indices in draw():\n",
+        "        for indices in draw():\n            indices = indices[: len(indices) - self._ranks.size]\n",
+        _SIZES,
     ),
 )

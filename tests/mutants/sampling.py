@@ -12,7 +12,7 @@ _EPOCHS = "mechanism/epoch_sampling.py"
 _TRUNCATED = "mechanism/truncated.py"
 _SUMMING = "training/summing.py"
 _SESSION = "training/session.py"
-_WALK = "            for place, indices in enumerate(run.draw()):  # draw the round's batches\n"
+_WALK = "            for place, indices in enumerate(run.draw()):\n"
 
 
 def _size(name: str, breaks: str, new: str) -> Mutant:
@@ -143,8 +143,8 @@ SAMPLING = (
         "workers-with-a-copy-of-the-keys",
         "workers that read the data hold the keys of noise and sampling",
         "training/loading.py",
-        'for way in ("forkserver", "spawn")',
-        'for way in ("fork", "spawn")',
+        'for method in ("forkserver", "spawn")',
+        'for method in ("fork", "spawn")',
         "tests/training/test_loading.py::test_a_worker_holds_neither_keys_nor_the_ledger",
     ),
     one(
@@ -159,7 +159,7 @@ SAMPLING = (
         "half-a-sum-kept-when-memory-runs-out",
         "examples summed before a device ran out of memory are added again",
         _SUMMING,
-        "            self._clipped.clear()\n            how.clipping.begin",
+        "            self.clipped.clear()\n            how.clipping.begin",
         "            how.clipping.begin",
         "tests/training/test_memory.py",
     ),

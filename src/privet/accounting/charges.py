@@ -17,7 +17,9 @@ class Charges(Protocol):
 
     Attributes:
         charged: Every charged event with its number of rounds.
-        charged_rounds: The total number of charged rounds.
+        planned: What is charged without the releases besides the plan.
+        besides: The releases besides the plan.
+        charged_rounds: The number of charged rounds of the plan.
         is_complete: Whether a row records that the plan was completed.
         is_seeded: Whether the user chose the seed of the random streams.
         assumptions: Assumptions of the guarantee other than those of the plan.
@@ -27,6 +29,10 @@ class Charges(Protocol):
 
     @property
     def charged(self) -> Sequence[tuple[DpEvent, int]]: ...
+    @property
+    def planned(self) -> Sequence[tuple[DpEvent, int]]: ...
+    @property
+    def besides(self) -> Sequence[tuple[DpEvent, int]]: ...
     @property
     def charged_rounds(self) -> int: ...
     @property
@@ -45,7 +51,8 @@ class Charges(Protocol):
 class HypotheticalCharges:
     """Charges without a ledger, for the cost of a hypothetical run; the attributes are those of :class:`Charges`."""
 
-    charged: Sequence[tuple[DpEvent, int]]
+    planned: Sequence[tuple[DpEvent, int]]
+    besides: Sequence[tuple[DpEvent, int]] = ()
     is_complete: bool = False
     is_seeded: bool = False
     assumptions: tuple[str, ...] = ()
@@ -53,5 +60,21 @@ class HypotheticalCharges:
     tried: tuple[str, ...] = ()
 
     @property
+    def charged(self) -> Sequence[tuple[DpEvent, int]]:
+        return (*self.planned, *self.besides)
+
+    @property
     def charged_rounds(self) -> int:
-        return sum(rounds for _, rounds in self.charged)
+        return sum(rounds for _, rounds in self.planned)
+
+
+def without_besides(ledger: Charges) -> HypotheticalCharges:
+    """Return the charges of a ledger for the rounds of its plan alone, as if nothing else had been released."""
+    return HypotheticalCharges(
+        planned=ledger.planned,
+        is_complete=ledger.is_complete,
+        is_seeded=ledger.is_seeded,
+        assumptions=ledger.assumptions,
+        why_not_private=ledger.why_not_private,
+        tried=ledger.tried,
+    )

@@ -31,7 +31,7 @@ from privet.accounting.gaussian_dp import gdp_delta, gdp_epsilon
 from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError, PlanError
 from privet.mechanism.clipping import Clipping
-from privet.mechanism.events import same_event
+from privet.mechanism.events import compose, same_event
 from privet.mechanism.grouping import Grouping
 from privet.mechanism.masking import Mask
 from privet.mechanism.noise import Noise, NoiseFamily
@@ -321,13 +321,15 @@ class LastIterate:
         The end of any other run may depend on the data, so all its iterates are charged.
         Edge cases: a ledger without a record of completion counts as interrupted.
         """
-        if not ledger.is_complete or len(ledger.charged) != 1:
+        if not ledger.is_complete or len(ledger.planned) != 1:
             return False
-        event, charged = ledger.charged[0]
+        event, charged = ledger.planned[0]
         return charged == rounds and same_event(event, round_event)
 
     def charged(self, ledger: Charges, round_event: dp_event.DpEvent) -> dp_event.DpEvent:
-        return self.event(round_event, ledger.charged_rounds)
+        last = self.event(round_event, ledger.charged_rounds)
+        # A release besides the plan uses the last model and no other: it composes with it.
+        return compose([(last, 1), *ledger.besides]) if ledger.besides else last
 
     def stated(self, found: Guarantee) -> Guarantee:
         # the lower bound is that of the equivalent release, not of the last iterate

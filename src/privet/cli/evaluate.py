@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     "privet evaluate runs/adult --groups sex,race --robustness",
     "privet evaluate runs/demo --reconstruction",
     "privet evaluate runs/adult --groups sex --data own.csv",
+    "privet evaluate runs/mine --data held_out.csv --evaluate-epsilon 0.5",
     "privet evaluate runs/mnist --pretraining --public-data fashion_mnist",
 )
 @console.run_argument
@@ -45,6 +46,15 @@ if TYPE_CHECKING:
     help="A CSV file or image folder of your own to measure on, instead of the run's test split. Its results are not "
     "stored in RUN.",
 )
+@click.option(
+    "--evaluate-epsilon",
+    type=float,
+    help="Measure privately instead: release figures with noise that costs this epsilon, charged on RUN's ledger.",
+)
+@click.option(
+    "--loss-clip", type=float, help="With --evaluate-epsilon: the largest log loss that counts; 5 by default."
+)
+@click.option("--max-epsilon", type=float, help="With --evaluate-epsilon: refuse a larger total (exit code 3).")
 @console.json_option
 def evaluate(**options: Any) -> None:
     """Measure the model of RUN on the test split of its data.
@@ -56,6 +66,10 @@ def evaluate(**options: Any) -> None:
     read training data too: the guarantee does not cover them. With public data
     the results of --calibration, --membership, --groups, --reconstruction and
     --robustness on RUN's own test split are stored in RUN for its report.
+
+    With --evaluate-epsilon nothing but noisy counts leaves the records: figures,
+    groups and calibration with intervals, covered by the guarantee of RUN, which
+    grows by the evaluation. They are stored in RUN for its report.
     """
     _Evaluation(**options).run()
 
@@ -77,6 +91,9 @@ class _Evaluation:
     reconstruction: bool
     robustness: bool
     data: str | None
+    evaluate_epsilon: float | None
+    loss_clip: float | None
+    max_epsilon: float | None
     as_json: bool
 
     def run(self) -> None:
@@ -84,6 +101,9 @@ class _Evaluation:
         from privet.runs.runner import evaluate as evaluate_run
 
         self._check_options()
+        if self.evaluate_epsilon is not None:
+            self._privately(self.evaluate_epsilon)
+            return
         is_unfinished = console.remark_if_unfinished(self.run_folder)
         test = None if self.data is None else own_test_data(self.run_folder, self.data)
         fairness = None
@@ -114,7 +134,33 @@ class _Evaluation:
         if self.data is None and (self.calibration or self.membership or self.groups is not None or self.robustness):
             self._remark_if_not_stored()
 
+    def _privately(self, epsilon: float) -> None:
+        from privet.cli.private_figures import measure_privately
+        from privet.runs.evaluation.private_evaluation import DEFAULT_CLIP, Asked
+
+        asked = Asked(
+            epsilon=epsilon, groups=tuple(_columns(self.groups or "")), loss_clip=self.loss_clip or DEFAULT_CLIP
+        )
+        measure_privately(
+            self.run_folder,
+            asked,
+            data=self.data,
+            device=self.device,
+            max_epsilon=self.max_epsilon,
+            as_json=self.as_json,
+        )
+
     def _check_options(self) -> None:
+        if self.evaluate_epsilon is not None:
+            exact = ("calibration", "membership", "long_tail", "pretraining", "reconstruction", "robustness")
+            for name in exact:
+                if getattr(self, name):
+                    raise click.UsageError(
+                        f"--{name.replace('_', '-')} shows exact functions of the records, and --evaluate-epsilon "
+                        "releases noisy ones. Measure them in two calls, the first on public data."
+                    )
+        elif self.loss_clip is not None or self.max_epsilon is not None:
+            raise click.UsageError("--loss-clip and --max-epsilon go with --evaluate-epsilon.")
         if self.data is not None:
             for is_asked, problem in (
                 (self.long_tail, "--long-tail shows records of the run's own test split"),

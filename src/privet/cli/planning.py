@@ -74,7 +74,7 @@ def _facts(recipe: Recipe, plan: Plan) -> dict[str, Any]:
 def _parameters(recipe: Recipe) -> int | None:
     from privet.models.model_sizes import num_parameters
 
-    return num_parameters(recipe.model, recipe.info.input_shape, recipe.info.num_classes or 1)
+    return num_parameters(recipe.model, recipe.info.input_shape, recipe.info.task.num_outputs)
 
 
 def _memory(recipe: Recipe) -> dict[str, int] | None:
@@ -152,18 +152,18 @@ def _persons(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
     """Return the noise of both ways to protect persons at the recipe's guarantee."""
     from privet.runs.person_comparison import compare_persons, declared_persons
 
-    told = None if recipe.table is None else recipe.table.num_persons
-    declared = declared_persons(plan, num_records=recipe.info.train_size, num_persons=told)
+    num_persons = None if recipe.table is None else recipe.table.num_persons
+    declared = declared_persons(plan, num_records=recipe.info.train_size, num_persons=num_persons)
     target = recipe.privacy.epsilon or plan.guarantee().epsilon
     return [
         {
-            "way": way.name,
-            "records_per_person": way.max_records,
-            "noise_multiplier": way.noise_multiplier,
-            "noise_if_alike": way.noise_if_alike,
-            "noise_if_different": way.noise_if_different,
+            "way": row.name,
+            "records_per_person": row.max_records,
+            "noise_multiplier": row.noise_multiplier,
+            "noise_if_alike": row.noise_if_alike,
+            "noise_if_different": row.noise_if_different,
         }
-        for way in compare_persons(plan, declared, epsilon=target)
+        for row in compare_persons(plan, declared, epsilon=target)
     ]
 
 
@@ -265,7 +265,7 @@ def _epsilon_of_every_iterate(plan: Plan) -> float | None:
 
     if plan.release is Release.EVERY_ITERATE:
         return None
-    return plan.account(HypotheticalCharges(charged=plan.segments)).epsilon
+    return plan.account(HypotheticalCharges(planned=plan.segments)).epsilon
 
 
 def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:

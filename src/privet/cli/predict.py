@@ -19,12 +19,12 @@ from privet.cli import console
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="CSV file to write; printed by default.")
 @console.device_option
 def predict(run_folder: str, data: str, output: str | None, device: str) -> None:
-    """Predict the classes of the records of DATA with the model of RUN.
+    """Predict the classes or numbers of the records of DATA with the model of RUN.
 
     DATA is a CSV file with the columns that RUN declares, with or without the
-    label, or a folder of images. The output has one line per record: the class,
-    and the probability of every class. An empty cell is replaced as in
-    training, with a remark on stderr.
+    label, or a folder of images. The output has one line per record: the class
+    and the probability of every class, or the predicted number. An empty cell
+    is replaced as in training, with a remark on stderr.
 
     The guarantee for the training records holds for any number of predictions.
     It does not protect the records in DATA.
@@ -40,9 +40,9 @@ def predict(run_folder: str, data: str, output: str | None, device: str) -> None
         )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["record", "class", *(f"probability of {name}" for name in found.class_names)])
-    for name, decided, row in zip(found.names, found.classes, found.probabilities, strict=True):
-        writer.writerow([name, decided, *(f"{value:.6f}" for value in row)])
+    writer.writerow(["record", *found.columns])
+    for name, *row in zip(found.names, *found.columns.values(), strict=True):
+        writer.writerow([name, *(value if isinstance(value, str) else f"{value:.6f}" for value in row)])
     if output is None:
         click.echo(text.getvalue(), nl=False)
         return

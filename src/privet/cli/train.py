@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 @click.option(
     "--without-privacy", is_flag=True, help="Train without clipping and noise: NOT PRIVATE. For privet report."
 )
+@click.option(
+    "--evaluate-epsilon",
+    type=float,
+    help="The test part is private: measure on it with noise that costs this epsilon, after the training.",
+)
 @click.option("--max-epsilon", type=float, help="Refuse a plan that spends more (exit code 3).")
 @click.option("--device", help="auto, cpu, cuda, cuda:1 or mps.")
 @click.option(
@@ -52,6 +57,7 @@ def train(
     overrides: tuple[str, ...],
     quick: bool,
     without_privacy: bool,
+    evaluate_epsilon: float | None,
     max_epsilon: float | None,
     device: str | None,
     unprotected_telemetry: bool,
@@ -77,6 +83,7 @@ def train(
     if own.text is not None and is_own_data(recipe):
         return _train_on_texts(recipe, own, output, quiet=quiet)
     chosen = [*overrides, *([] if device is None else [f'training.device="{device}"'])]
+    chosen += [] if evaluate_epsilon is None else [f"evaluation.epsilon={evaluate_epsilon!r}"]
     # First, so that a mistake in the recipe is reported before torch is loaded.
     loaded = _loaded(recipe, chosen, quick=quick)
     if without_privacy:
@@ -86,6 +93,8 @@ def train(
         if warning is not None:
             console.remark(f"warning: {warning}")
     folder = output or _default_folder(recipe)
+    if loaded.evaluation is not None:
+        _announce_evaluation(loaded, folder, max_epsilon)
     if without_privacy and not is_chosen and max_epsilon is None:
         loaded = _with_tuned_learning_rate(loaded, folder, quiet=quiet)
     from privet.runs.run_files import RunFiles
@@ -111,19 +120,69 @@ def train(
         return console.OK if outcome.is_finished else console.INTERRUPTED
     if was_finished:
         console.remark(f"{folder} was finished before, and no step was added. For another run name another folder: -o.")
+    is_evaluated = loaded.evaluation is not None
     has_test_data = loaded.own_data is None or loaded.own_data.test is not None
-    _print(outcome, folder, is_public=loaded.is_public, has_test_data=has_test_data)
+    _print(outcome, folder, is_public=loaded.is_public, has_test_data=has_test_data, is_evaluated=is_evaluated)
+    if outcome.is_finished and is_evaluated:
+        _evaluate(loaded, folder, max_epsilon)
+    if outcome.is_finished:
+        console.remark(f"Next: privet report {folder}")
     return console.OK if outcome.is_finished else console.INTERRUPTED
+
+
+def _announce_evaluation(loaded: Recipe, folder: str, max_epsilon: float | None) -> None:
+    """Print the guarantee of training and evaluation together, before either; refuse one that is not allowed."""
+    from privet.accounting.guarantee import rounded_up
+    from privet.errors import BudgetExceeded, RecipeError
+    from privet.runs.evaluation.private_evaluation import asked_in
+    from privet.runs.resuming import plan_of_run
+    from privet.runs.run_files import RunFiles
+
+    plan, asked = plan_of_run(loaded, RunFiles(folder=Path(folder))), asked_in(loaded)
+    assert asked is not None
+    if plan.not_private_because:
+        raise RecipeError("A run without privacy has no budget to evaluate with. Leave --evaluate-epsilon out.")
+    asked.terms(loaded, plan)  # refuses groups that do not exist
+    total = asked.promised(plan)
+    if max_epsilon is not None and total.epsilon > max_epsilon:
+        raise BudgetExceeded(
+            f"Training and evaluation together spend epsilon {rounded_up(total.epsilon)}, and {max_epsilon:g} is "
+            "allowed. Nothing was run. Lower privacy.epsilon or evaluation.epsilon, or allow more."
+        )
+    _print_guarantee("in all", total)
+
+
+def _evaluate(loaded: Recipe, folder: str, max_epsilon: float | None) -> None:
+    """Evaluate a finished run privately, once: a run that was evaluated, or charged for it, is left alone."""
+    from privet.cli.private_figures import measure_privately, show_figures
+    from privet.runs.evaluated import stored_evaluation
+    from privet.runs.evaluation.private_evaluation import asked_in
+    from privet.runs.ledger_check import check_ledger
+    from privet.runs.run_files import RunFiles
+
+    asked, earlier = asked_in(loaded), stored_evaluation(RunFiles(folder=Path(folder)))
+    assert asked is not None
+    if earlier is not None:
+        show_figures(earlier)
+    elif check_ledger(Path(folder)).further:
+        console.remark(
+            "A private evaluation was charged and broken off. It stays charged; another one costs as much again: "
+            f"privet evaluate {folder} --evaluate-epsilon {asked.epsilon:g}"
+        )
+    else:
+        measure_privately(folder, asked, max_epsilon=max_epsilon)
 
 
 def _train_on_texts(path: str, own: OwnData, output: str | None, *, quiet: bool) -> int:
     from privet.cli.finetune import train_on_texts
 
+    if own.target is not None and len(own.target) > 1:
+        raise click.UsageError("A model of texts has one target. Give --target once.")
     return train_on_texts(
         path,
         model=own.model,
         text=own.text or "",
-        target=own.target,
+        target=None if own.target is None else own.target[0],
         classes=own.classes,
         size=own.size,
         epsilon=own.epsilon,
@@ -190,7 +249,7 @@ def _progress(folder: str, *, quiet: bool, tensorboard: bool) -> Progress:
     return Several(receivers=(TensorBoard(RunFiles(folder=Path(folder)).tensorboard), shown))
 
 
-def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: bool) -> None:
+def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: bool, is_evaluated: bool) -> None:
     _print_guarantee("spent", outcome.spent)
     lost = outcome.steps_done - outcome.steps_taken
     note = f" ({lost:,} charged and lost with an earlier process)" if lost > 0 else ""
@@ -207,7 +266,7 @@ def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: 
     if outcome.metrics is not None and not is_public:
         click.echo("  * not covered by the guarantee")
     if outcome.is_finished:
-        if outcome.metrics is None:
+        if outcome.metrics is None and not is_evaluated:
             reason = (
                 "figures on test data are not covered by the guarantee" if has_test_data else "there are no test data"
             )
@@ -215,7 +274,6 @@ def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: 
             console.remark(
                 f"The model was not measured: {reason}.\nTo measure it anyway: privet evaluate {folder}{data}"
             )
-        console.remark(f"Next: privet report {folder}")
     else:
         console.remark("Interrupted: the run is not finished. The same command resumes the run.")
 

@@ -31,7 +31,7 @@ class OwnData:
     delta: float | None
     size: int | None
     test: str | None
-    target: str | None
+    target: tuple[str, ...] | None
     schema: str | None
     public_sample: str | None
     delimiter: str | None
@@ -51,7 +51,9 @@ class OwnData:
     def given(cls, ctx: click.Context) -> OwnData:
         """Return the options of the current command line."""
         kept = ctx.meta.get(_META, {})
-        return cls(**{field.name: kept.get(field.name) for field in fields(cls)})
+        return cls(
+            **{field.name: None if kept.get(field.name) == () else kept.get(field.name) for field in fields(cls)}
+        )
 
     def recipe_for(self, path: str, overrides: Sequence[str]) -> Recipe:
         """Return the recipe for a table or a folder of images; remarks on stderr name the chosen defaults.
@@ -150,22 +152,22 @@ class OwnData:
             decimal=self.decimal or ".",
         )
 
-    def _schema(self, path: Path, target: str, delimiter: str) -> TableSchema:
+    def _schema(self, path: Path, targets: tuple[str, ...], delimiter: str) -> TableSchema:
         from privet.errors import RecipeError
         from privet.runs.recipes.table_schema import read_schema, schema_of_public_sample, schema_to_write
 
         if self.schema is not None and self.public_sample is not None:
             raise click.UsageError("--schema and --public-sample both declare the columns. Give one of them.")
         if self.schema is not None:
-            return read_schema(self.schema, target=target)
+            return read_schema(self.schema, targets=targets)
         if self.public_sample is not None:
             schema = schema_of_public_sample(
-                self.public_sample, private=path, target=target, delimiter=delimiter, decimal=self.decimal or "."
+                self.public_sample, private=path, targets=targets, delimiter=delimiter, decimal=self.decimal or "."
             )
             if schema.left_out:
                 console.remark(f"Columns left out, constant or with too many words: {', '.join(schema.left_out)}.")
             return schema
-        text = schema_to_write(path, target=target, delimiter=delimiter, person=self.person)
+        text = schema_to_write(path, targets=targets, delimiter=delimiter, person=self.person)
         raise RecipeError(
             "Ranges and categories must be declared, because learning them from the records would not be private. Save "
             "this as schema.toml, replace every ?, and add --schema schema.toml:\n\n"
@@ -256,8 +258,10 @@ def _keep(ctx: click.Context, parameter: click.Parameter, value: object) -> None
     ctx.meta.setdefault(_META, {})[parameter.name] = value
 
 
-def _option(flag: str, *, help_text: str, kind: click.ParamType[Any] | type | None = None) -> Callable[..., Any]:
-    return click.option(flag, type=kind, help=help_text, expose_value=False, callback=_keep)
+def _option(
+    flag: str, *, help_text: str, kind: click.ParamType[Any] | type | None = None, multiple: bool = False
+) -> Callable[..., Any]:
+    return click.option(flag, type=kind, help=help_text, expose_value=False, callback=_keep, multiple=multiple)
 
 
 _FILE = click.Path(exists=True)
@@ -266,7 +270,7 @@ _OPTIONS = (
     _option("--delta", kind=float, help_text="Target delta; for own data, the default follows from --size."),
     _option("--size", kind=int, help_text="Own data: approximate number of records; public."),
     _option("--test", kind=_FILE, help_text="Own data: file or folder to measure on, not protected."),
-    _option("--target", help_text="Own table: the column to predict."),
+    _option("--target", help_text="Own table: a column to predict; may be repeated.", multiple=True),
     _option("--schema", kind=_FILE, help_text="Own table: the TOML file that declares its columns."),
     _option("--public-sample", kind=_FILE, help_text="Own table: public records to derive ranges from."),
     _option("--delimiter", help_text="Own table: the character between cells."),

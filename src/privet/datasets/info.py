@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privet import checks
+from privet.datasets.tasks import Classes, PlainNumber, Task
 from privet.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class DatasetInfo:
         public: whether the records are public, so that losses and counts computed from them may be shown.
         feature_names: one name per column of a table; empty for images.
         normalisations: the available normalisations; the first is the default.
+        declared_task: the task, where it is more than the classes or one plain number.
     """
 
     name: str
@@ -91,6 +93,7 @@ class DatasetInfo:
     public: bool
     feature_names: tuple[str, ...] = ()
     normalisations: tuple[Normalisation, ...] = (AS_STORED,)
+    declared_task: Task | None = None
 
     def __post_init__(self) -> None:
         checks.require(self, checks.natural, "train_size", "test_size")
@@ -103,6 +106,13 @@ class DatasetInfo:
             raise ArgumentError(f"Data set {self.name!r} needs one feature name per column.")
         if not self.normalisations:
             raise ArgumentError(f"Data set {self.name!r} needs at least one normalisation.")
+
+    @property
+    def task(self) -> Task:
+        """What a model of these data predicts."""
+        if self.declared_task is not None:
+            return self.declared_task
+        return Classes(class_names=self.class_names) if self.class_names else PlainNumber()
 
     def normalisation(self, name: str | None = None) -> Normalisation:
         """Return the normalisation of this name; the default for None."""

@@ -90,12 +90,7 @@ class Scattering:
         """
         colours, height, width = image_shape
         self.output_shape(tuple(image_shape))
-        generator = torch.Generator().manual_seed(0)
-        frequency = torch.hypot(torch.fft.fftfreq(height).unsqueeze(1), torch.fft.fftfreq(width).unsqueeze(0))
-        frequency[0, 0] = 1 / max(height, width)
-        noise = torch.randn(checks.count("num_images", num_images), 1, height, width, generator=generator)
-        images = torch.fft.ifft2(torch.fft.fft2(noise) / frequency).real
-        images = images / images.square().mean().sqrt()
+        images = synthetic_photographs((height, width), num_images=checks.count("num_images", num_images))
         sizes = self.features(images).double().square().mean((0, 2, 3)).sqrt()
         return tuple(sizes.tolist()) * colours
 
@@ -125,6 +120,21 @@ class Scattering:
             J=self.num_scales, shape=sides, L=self.num_angles, max_order=2
         ).to(device)
         return transform
+
+
+def synthetic_photographs(sides: tuple[int, int], *, num_images: int) -> Tensor:
+    """Return synthetic images ``[image, 1, height, width]`` with pixels of root mean square one.
+
+    Their amplitudes decrease as one over the frequency, like those of photographs (Field 1987), and their phases are
+    random. The same in every call: no data set is read, so whatever is chosen by them is public.
+    """
+    height, width = sides
+    generator = torch.Generator().manual_seed(0)
+    frequency = torch.hypot(torch.fft.fftfreq(height).unsqueeze(1), torch.fft.fftfreq(width).unsqueeze(0))
+    frequency[0, 0] = 1 / max(height, width)
+    noise = torch.randn(num_images, 1, height, width, generator=generator)
+    images: Tensor = torch.fft.ifft2(torch.fft.fft2(noise) / frequency).real
+    return images / images.square().mean().sqrt()
 
 
 def _kymatio_version() -> str:

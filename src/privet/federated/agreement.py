@@ -158,7 +158,7 @@ class Agreement:
 
     def guarantee(self, ledger: Charges | None = None, *, assumptions: tuple[str, ...] = ()) -> Guarantee:
         """Return the guarantee of the plan, or of the charges in a ledger, with the assumptions of the federation."""
-        charges = ledger or HypotheticalCharges(charged=self.plan.segments)
+        charges = ledger or HypotheticalCharges(planned=self.plan.segments)
         words = (*self.contribution.assumptions, *self._unit_assumptions)
         # ledgers of earlier versions do not contain them
         return self.plan.account(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,7 +66,6 @@ class Family:
         step: The step of the run that waits: from one step to the next a program's own numbers may change.
         num_examples: The number of examples of that run.
         awaits_numbers: Whether only its numbers wait to be compared, since it was recognised.
-        restless: The last step in which its numbers changed.
     """
 
     kind: Kind
@@ -76,7 +76,6 @@ class Family:
     step: int = 0
     num_examples: int = 0
     awaits_numbers: bool = False
-    restless: int = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,6 +97,15 @@ class Evidence:
 class Watch:
     """Judges the programs of one session.
 
+    Attributes:
+        waivers: The checks that the user answers for.
+        programs: Those that were proven.
+        step: The number of the step.
+        cuts_until: The last step in which a batch is better cut in two than repeated, so that a program is seen on two
+            sizes: while none was met, and until the step after one in which a program used other numbers.
+        latest: The programs of the last batch, if they wait for a comparison.
+        evidence: Another object whenever something changed.
+
     Guarantee:
         A program whose proof is accepted gives every example a loss that depends on that example, on public values and
         on randomness alone. Its rules hold for the calls that were made, so another program is judged anew.
@@ -106,8 +114,9 @@ class Watch:
     waivers: Sequence[Waiver] = ()
     programs: Programs = field(default_factory=Programs)
     step: int = 0
+    cuts_until: float = math.inf
     latest: Family | None = None
-    evidence: Evidence = field(default_factory=Evidence)  # another object whenever something changed
+    evidence: Evidence = field(default_factory=Evidence)
     _probed: Family | None = None  # of which two sizes are wanted just now
     _decides: bool = True
     _families: dict[Kind, Family] = field(default_factory=dict)
@@ -132,11 +141,6 @@ class Watch:
         """Whether no program of several examples was judged yet."""
         return not self._families and not self._tried
 
-    @property
-    def wants_two_sizes(self) -> bool:
-        """Whether the next batch is better cut in two than repeated: for a first program, or where numbers change."""
-        return not self._families or any(family.restless >= self.step - 1 for family in self._families.values())
-
     @contextmanager
     def running(self) -> Iterator[None]:
         """Judge a batch that a comparison may follow, if it leaves :attr:`latest` waiting."""
@@ -151,9 +155,19 @@ class Watch:
         """Judge a repetition of a batch on another number of examples, with the same random numbers."""
         self._probed, self.programs.traces_all = family, True
         try:
-            yield
+            with self.repeating():
+                yield
         finally:
             self._probed, self.programs.traces_all = None, False
+
+    @contextmanager
+    def repeating(self) -> Iterator[None]:
+        """Let a batch run again with the same random numbers, which is no act of the program."""
+        self.programs.drawn.is_repeating = True
+        try:
+            yield
+        finally:
+            self.programs.drawn.is_repeating = False
 
     def has_waived(self, check: Check) -> bool:
         """Whether the user answers for a check; noted for the guarantee if so."""
@@ -231,7 +245,7 @@ class Watch:
         size = proof.losses.num
         if family.is_compared:
             if not agree(family.numbers, proof.numbers, family.base):
-                family.restless = self.step
+                self.cuts_until = self.step + 1
                 self._wait(family, proof, None, size)
         elif family.awaits_numbers and family.step == self.step and family.num_examples != size:
             family.is_compared = agree(family.numbers, proof.numbers, family.base)
@@ -253,6 +267,7 @@ class Watch:
         if self._probed is not None and self._probed is not family:
             return  # by chance, or for its size, it took another way: nothing is known of the one that waits
         if family is None:
+            self.cuts_until = -1.0 if math.isinf(self.cuts_until) else self.cuts_until
             self.latest = self._families[proof.kind] = Family(kind=proof.kind, base=proof.numbers)
             self._wait(self.latest, proof, trace, trace.num_examples)
             return
@@ -265,7 +280,8 @@ class Watch:
         elif self._probed is not None:
             self._decide(family, proof, trace, comparison, same=same)
         elif family.is_compared or family.step != self.step or not self._decides:
-            family.restless = self.step if family.is_compared and not same else family.restless
+            if family.is_compared and not same:
+                self.cuts_until = self.step + 1
             self._wait(family, proof, trace, trace.num_examples)
         elif comparison.fault is not None:
             raise mixes(comparison.fault)

@@ -8,7 +8,7 @@ process. It cannot be built from an event.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privet import checks
@@ -99,14 +99,37 @@ def add_symmetric_noise(matrix: Tensor, *, std: float, source: NormalSource) -> 
     return AddedNoise(_MAKER, std)
 
 
+@dataclass(kw_only=True, eq=False)
+class ExecutedSteps:
+    """Returns the events of the steps of one run: noisy sums over sampled examples.
+
+    Attributes:
+        clipping: The clipping at work; it makes its own release.
+        sampling: The sampler that drew the examples.
+    """
+
+    clipping: ClippingRun
+    sampling: Sampling
+    _event: DpEvent | None = field(default=None, init=False)
+    _executed: ExecutedRound | None = field(default=None, init=False)
+
+    def of(self, private: PrivateSum, source: NormalSource) -> ExecutedRound:
+        """Return the event of a noisy sum, and let the clipping rule make its own release.
+
+        Guarantee: the event comes from the bound and the noise that the noise piece really used. Where that is the same
+        event as in the step before, so is the result.
+        """
+        event = self.clipping.release(private.event, source)
+        if self._executed is None or event is not self._event:
+            self._event, self._executed = event, ExecutedRound(_MAKER, amplified(self.sampling, event))
+        return self._executed
+
+
 def executed_step(
     private: PrivateSum, *, clipping: ClippingRun, sampling: Sampling, source: NormalSource
 ) -> ExecutedRound:
-    """Return the event of a noisy sum over sampled examples, and let the clipping rule make its own release.
-
-    Guarantee: the event comes from the bound and the noise that the noise piece really used.
-    """
-    return ExecutedRound(_MAKER, amplified(sampling, clipping.release(private.event, source)))
+    """Return the event of one noisy sum; see :meth:`ExecutedSteps.of`."""
+    return ExecutedSteps(clipping=clipping, sampling=sampling).of(private, source)
 
 
 def executed_clipping(clipped: ClippedSum, *, owed: float, sampling: Sampling) -> ExecutedRound:

@@ -154,7 +154,7 @@ class Certificate:
 
     def _ledger(self) -> dict[str, Any]:
         check = self.check
-        return {
+        found: dict[str, Any] = {
             "head": {"seq": self.head.seq, "sha256": self.head.sha256},
             "rows": check.num_rows,
             "rounds_charged": check.rounds_charged,
@@ -165,6 +165,9 @@ class Certificate:
             "agrees_with_plan": check.mismatch is None,
             "events": [{"event": dict(event), "count": count} for event, count in self.events],
         }
+        if check.further:
+            found["besides_the_plan"] = [release.body() for release in check.further]
+        return found
 
 
 def certify(folder: str | Path) -> Certificate:
@@ -239,7 +242,7 @@ def _noise_tail(
             epsilon=check.spent.epsilon,
             delta=check.spent.delta,
             reach=reach,
-            num_coordinates=model.num_coordinates,
+            num_coordinates=max(model.num_coordinates, *(release.coordinates for release in view.further), 1),
         )
     except AccountingError as error:
         return unknown(generator, str(error))

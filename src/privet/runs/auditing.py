@@ -164,10 +164,7 @@ def made_up_records(info: DatasetInfo, num_records: int, device: torch.device, *
     """Return normal random numbers of the data's shape with random labels. Reads no data."""
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(num_records, *info.input_shape, generator=generator)
-    if info.num_classes is None:
-        labels = torch.randn(num_records, generator=generator)
-    else:
-        labels = torch.randint(0, info.num_classes, (num_records,), generator=generator)
+    labels = info.task.made_up(num_records, generator)
     return features.to(device), labels.to(device)
 
 

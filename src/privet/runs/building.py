@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from privet.datasets import load
@@ -85,12 +85,40 @@ def load_data(recipe: Recipe) -> Split:
     Raises:
         DataError: a file is missing or malformed.
     """
+    own = recipe.own_data
+    # Records of a private evaluation are read once their release is charged, and never exactly.
+    test = None if own is None or recipe.evaluation is not None else own.test
+    return _loaded(recipe, train=None if own is None else own.train, test=test)
+
+
+def held_out_data(recipe: Recipe, path: str | Path | None) -> ArrayDataset:
+    """Read private records for a private evaluation, as training records are read: no cell can raise an error.
+
+    Args:
+        recipe: The recipe of the run.
+        path: A file or folder of records; the recipe's test part by default.
+
+    Raises:
+        DataError: there is no such part, or the file cannot be read.
+    """
+    own = recipe.own_data
+    if own is None:
+        if path is not None:
+            raise DataError(f"{recipe.dataset!r} has a test part of its own, which is used. Leave --data out.")
+        return load(recipe.dataset, normalisation=recipe.normalisation).test
+    wanted = own.test if path is None else path
+    if wanted is None:
+        raise DataError("The recipe names no held-out records. Name a file: privet evaluate RUN --data FILE.")
+    return _loaded(recipe, train=wanted, test=None).train
+
+
+def _loaded(recipe: Recipe, *, train: str | Path | None, test: str | Path | None) -> Split:
     table, images, info = recipe.table, recipe.images, recipe.info
-    if table is not None:
-        return load_declared_table(table.declared(), info, train=table.train, test=table.test)
-    if images is not None:
+    if table is not None and train is not None:
+        return load_declared_table(table.declared(), info, train=train, test=test)
+    if images is not None and train is not None:
         return load_declared_images(
-            images.declared(), info, info.normalisation(recipe.normalisation), train=images.train, test=images.test
+            images.declared(), info, info.normalisation(recipe.normalisation), train=train, test=test
         )
     return load(recipe.dataset, normalisation=recipe.normalisation)
 
@@ -105,7 +133,8 @@ def load_tested(recipe: Recipe) -> Split:
         raise DataError(
             "The run has no test data, so there is nothing to measure on. Give some: privet evaluate RUN --data TEST."
         )
-    return load_data(recipe)
+    own = recipe.own_data
+    return load_data(recipe) if own is None else _loaded(recipe, train=own.train, test=own.test)
 
 
 def build_model(recipe: Recipe, device: torch.device) -> nn.Module:
@@ -114,12 +143,7 @@ def build_model(recipe: Recipe, device: torch.device) -> nn.Module:
     with torch.random.fork_rng(devices=[], enabled=recipe.training.seed is not None):
         if recipe.training.seed is not None:
             torch.manual_seed(recipe.training.seed)
-        return spec.build(info.input_shape, num_outputs(info)).to(device)
-
-
-def num_outputs(info: DatasetInfo) -> int:
-    """Return the number of outputs of a network for one example."""
-    return info.num_classes or 1
+        return spec.build(info.input_shape, info.task.num_outputs).to(device)
 
 
 def build_optimizer(training: TrainingSettings, model: nn.Module) -> Optimizer:
@@ -189,18 +213,22 @@ def with_owners(dataset: MapDataset, persons: tuple[str, ...] | None, plan: Plan
     return PersonRecords(dataset=dataset, persons=persons)
 
 
-def losses_of(info: DatasetInfo, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return one loss per example: cross entropy for classes, squared error for numbers."""
-    if info.num_classes is not None:
-        return functional.cross_entropy(outputs, targets, reduction="none")
-    return (outputs - targets.reshape(outputs.shape)).square().mean(1)
+@runtime_checkable
+class LearnsStatistics(Protocol):
+    """A model that also learns statistics of its inputs by the steps of the run."""
+
+    def statistics_losses(self, features: Tensor) -> Tensor:
+        """Return one loss per example, which is added to that of the task."""
+        ...
 
 
 def loss_function(info: DatasetInfo, model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the function from a batch's features and labels to its losses: the model's own, if it carries one."""
     if isinstance(model, ProvenLoss):
         return model.losses
-    return lambda features, labels: losses_of(info, model(features), labels)
+    if isinstance(model, LearnsStatistics):
+        return lambda features, labels: info.task.losses(model(features), labels) + model.statistics_losses(features)
+    return lambda features, labels: info.task.losses(model(features), labels)
 
 
 def on_device(dataset: ArrayDataset, device: torch.device) -> ArrayDataset:

@@ -11,8 +11,10 @@ from typing import Any, Self
 from safetensors import SafetensorError, safe_open
 
 from privet import checks
+from privet.accounting.charges import without_besides
 from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger.rollback import read_newest
+from privet.accounting.ledger.rows import Further
 from privet.accounting.ledger.tally import LedgerHead
 from privet.accounting.ledger.views import LedgerView
 from privet.accounting.library_check import confirmed
@@ -32,6 +34,8 @@ class LedgerCheck:
         plan: The plan in the ledger's first row.
         event: The composition of all charges, for the release that the plan describes.
         spent: The guarantee of all charges.
+        trained: The guarantee of the rounds of the plan alone, which is that of the model.
+        further: The releases besides the plan, such as private evaluations.
         rounds_charged: Rounds charged.
         rounds_planned: Rounds of the plan.
         is_finished: Whether the plan is used up and, where only the last model is released, its end was reached.
@@ -47,6 +51,8 @@ class LedgerCheck:
     plan: Plan
     event: DpEvent
     spent: Guarantee
+    trained: Guarantee
+    further: tuple[Further, ...]
     rounds_charged: int
     rounds_planned: int
     is_finished: bool
@@ -92,10 +98,13 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
     except LedgerMismatch as error:
         mismatch = str(error)
     event = plan.spent_event(view)
+    spent = confirmed(plan.account(view), event)
     return LedgerCheck(
         plan=plan,
         event=event,
-        spent=confirmed(plan.account(view), event),
+        spent=spent,
+        trained=plan.account(without_besides(view)) if view.further else spent,
+        further=view.further,
         rounds_charged=view.charged_rounds,
         rounds_planned=plan.num_rounds,
         is_finished=plan.is_finished(view),

@@ -100,7 +100,7 @@ def examine(
             ) from None
         info = recipe.info
         name, shape = recipe.model, info.input_shape
-        model = MODELS[recipe.model].build(shape, info.num_classes or 1)
+        model = MODELS[recipe.model].build(shape, info.task.num_outputs)
     return examine_model(name, model, RandomNumbers(shape=shape), num_examples=num_examples, device=device)
 
 

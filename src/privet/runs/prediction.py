@@ -3,46 +3,60 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privet.datasets.own.new_records import Gaps, read_new_records
 from privet.datasets.own.own_images import read_unlabelled_images
 from privet.datasets.own.own_table import OWN_TABLES
-from privet.errors import DataError
+from privet.errors import DataError, RecipeError
 from privet.runs.building import choose_device
+from privet.runs.evaluated import stored_temperature
 from privet.runs.recipes.recipe import Recipe
-from privet.runs.resuming import classifier_recipe, stored_recipe
+from privet.runs.resuming import stored_recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.runner import stored_model
-from privet.training.predictions import predict
+from privet.training.predictions import outputs_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Decisions:
-    """Decisions of a classifier on records without labels.
+    """Decisions of a model on records without labels.
 
     Attributes:
         names: The number of each record from 1, or the path of each image.
-        class_names: Of the columns of ``probabilities``.
-        probabilities: One row per record, one column per class.
+        columns: The columns of a file of predictions: of a classifier the class and the probability of each, otherwise
+            the predicted numbers by the names of the targets.
+        class_names: The classes of a classifier; empty otherwise.
         gaps: Columns with empty cells, and the values used in their place.
     """
 
     names: tuple[str, ...]
-    class_names: tuple[str, ...]
-    probabilities: NDArray[np.float64]
+    columns: Mapping[str, NDArray[Any]]
+    class_names: tuple[str, ...] = ()
     gaps: tuple[Gaps, ...] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The likeliest class of each record."""
-        return tuple(self.class_names[place] for place in self.probabilities.argmax(1))
+        """The decided class of each record."""
+        return tuple(self._of_classifier()["class"])
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """One row per record, one column per class."""
+        found = self._of_classifier()
+        return np.stack([found[f"probability of {name}"] for name in self.class_names], axis=1)
+
+    def _of_classifier(self) -> Mapping[str, NDArray[Any]]:
+        if not self.class_names:
+            raise RecipeError(f"The model predicts {', '.join(self.columns)} and no classes. Read columns instead.")
+        return self.columns
 
 
 def model_of(folder: str | os.PathLike[str], *, device: str = "auto") -> nn.Module:
@@ -58,25 +72,24 @@ def model_of(folder: str | os.PathLike[str], *, device: str = "auto") -> nn.Modu
 
 
 def predict_new(folder: str | os.PathLike[str], path: str | os.PathLike[str], *, device: str = "auto") -> Decisions:
-    """Return the decisions of a run's model on the records of a CSV file, or on the images of a folder.
+    """Return the predictions of a run's model on the records of a CSV file, or on the images of a folder.
 
     Guarantee: as :func:`model_of` for the training records. The new records are not protected: the decision on one
     is an exact function of it. An empty cell is replaced as in training, and counted in ``gaps``.
 
     Raises:
         DataError: the run was not trained on a table or a folder of images, or a record does not fit the declaration.
-        RecipeError: the model predicts numbers.
     """
-    recipe = classifier_recipe(RunFiles(folder=Path(folder)))
+    recipe = stored_recipe(RunFiles(folder=Path(folder)))
     names, features, gaps = _records(recipe, path)
-    model = model_of(folder, device=device)
-    found = predict(model, features, torch.zeros(len(features), dtype=torch.int64))
-    return Decisions(
-        names=names,
-        class_names=tuple(recipe.info.class_names),
-        probabilities=np.exp(found.log_probabilities),
-        gaps=gaps,
-    )
+    task = recipe.info.task
+    outputs = outputs_of(model_of(folder, device=device), features)
+    columns = task.decisions(outputs)
+    temperature = stored_temperature(RunFiles(folder=Path(folder)))
+    if task.class_names and temperature != 1:
+        # decisions stay those of the model; its probabilities are made to fit
+        columns = {**task.decisions(outputs / temperature), "class": columns["class"]}
+    return Decisions(names=names, columns=columns, class_names=task.class_names, gaps=gaps)
 
 
 def _records(recipe: Recipe, path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Tensor, tuple[Gaps, ...]]:

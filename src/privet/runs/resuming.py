@@ -37,7 +37,7 @@ def classifier_recipe(files: RunFiles) -> Recipe:
         RecipeError: it predicts numbers.
     """
     recipe = stored_recipe(files)
-    if recipe.info.num_classes is None:
+    if not recipe.info.task.class_names:
         raise RecipeError(
             f"{recipe.dataset} is a regression: it has no classes and no confidence to examine. "
             "Measure its error with: privet evaluate RUN."

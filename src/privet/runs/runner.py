@@ -255,7 +255,7 @@ class _Run:
             with_views(self._train, self._recipe.training.augmentation), self._train.persons, self._plan
         )
         finished = finished_ledger(self._files, self._plan) if self._was_resumed else None
-        is_finished = finished is not None and finished.spent.epsilon == self._promised.epsilon
+        is_finished = finished is not None and finished.trained.epsilon == self._promised.epsilon
         if self._ranks is not None:
             was_finished = bool(self._ranks.meet(Point.PREPARING, note=b"finished" if is_finished else b""))
             if was_finished and not self._ranks.is_first:

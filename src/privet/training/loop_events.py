@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privet.mechanism.clipping import ClippingRule
+    from privet.mechanism.clipping import ClippingRule, ClippingRun
     from privet.mechanism.noise import Noise
     from privet.mechanism.sums import ClippedSum
 
@@ -74,6 +74,16 @@ class Observer:
 
     def run_ended(self) -> None:
         """The ledger was compared with the plan and is about to be closed."""
+
+
+class NormWatch(Observer):
+    """Shows the norms of each step to a clipping that learns its next rule from them."""
+
+    def __init__(self, clipping: ClippingRun) -> None:
+        self._clipping = clipping
+
+    def batch_added(self, losses: Tensor, norms: Tensor, rule: ClippingRule) -> None:
+        self._clipping.watch(norms)
 
 
 def _listening(

@@ -17,6 +17,7 @@ from privet.gradients.engines.support import check_model
 from privet.gradients.sharding.local import settle
 from privet.isolation.watch import Waiver, Watch
 from privet.mechanism.clipping import ClippingRule
+from privet.mechanism.executed import ExecutedSteps
 from privet.mechanism.layout import Layout
 from privet.mechanism.masking import MaskRun
 from privet.mechanism.noise import StepUnits
@@ -33,19 +34,19 @@ from privet.training.folder import Checkpoints, RunFolder, RunState
 from privet.training.last_iterate import chain_of
 from privet.training.launch.replay import Eager, Launcher
 from privet.training.loading import Loader, open_loader
-from privet.training.loop_events import Events, Observer
+from privet.training.loop_events import Events, NormWatch, Observer
 from privet.training.performance import Performance
 from privet.training.persons import persons_of
 from privet.training.preflight.preflight import Preflight
 from privet.training.randomness import Streams
 from privet.training.reading import Indices
-from privet.training.release import Book
-from privet.training.summing import Summation, examples_at_once, usual_size
+from privet.training.release import ChargedRelease, RoundLedger
+from privet.training.summing import LogicalBatch, Summation, examples_at_once, usual_size
 from privet.training.telemetry import Receiver, Telemetry
 from privet.training.tracking.progress import Progress
 from privet.training.tracking.reporting import Reporter
 from privet.training.trained import check_optimizer, trainable_parameters
-from privet.training.updates import GradientViews, StepSum, Updates
+from privet.training.updates import GradientViews, StepSum, Update, Updates
 from privet.training.weight_watch.guard import LoopGuard
 
 
@@ -55,7 +56,7 @@ class PreparedRun:
     Attributes:
         events, guard, engine, launcher, loader, streams, flat, updates, summation, checkpoints: Exist after ``open``.
         draw: Draws the batches of the round that begins. Exists after ``open``.
-        book: Where rounds are charged. Exists after ``open``.
+        round_ledger: Where rounds are charged. Exists after ``open``.
         awaiting_noise: Returns the clipped sum of a step with the noise that it waits for. Exists after ``open``.
         rounds_at_hand: How many charged rounds a step begins with, its own among them: those after it are read ahead.
         fixed_rule: The clipping rule of all steps; None if it changes from step to step.
@@ -69,7 +70,7 @@ class PreparedRun:
     loader: Loader
     streams: Streams
     draw: Callable[[], Iterable[Indices]]
-    book: Book
+    round_ledger: RoundLedger
     awaiting_noise: Callable[..., StepSum]
     flat: torch.Tensor
     updates: Updates
@@ -234,9 +235,9 @@ class PreparedRun:
             draws = DrawsAhead(self.draw, self.ledger)
             self.draw, self.rounds_at_hand = draws.round, 2
             self.loader.read_also(draws.upcoming)
-        self.book = self.ledger
+        self.round_ledger = self.ledger
         if shared is not None:
-            self.draw, self.book = shared.handed_out(self.draw), shared.book(self.ledger)
+            self.draw, self.round_ledger = shared.handed_out(self.draw), shared.ledger_of_ranks(self.ledger)
         self._attach(dtype)
         self.events = Events.of(self._observers(watch, preflight))
         self.summation = Summation(
@@ -247,7 +248,6 @@ class PreparedRun:
             watch=watch,
             preflight=preflight,
             clipping=self.state.clipping,
-            learns=not self.plan.clipping.is_fixed,
             events=self.events,
             physical_batch_size=self._at_once,
             usual_size=usual_size(self.plan.sampling),
@@ -294,12 +294,13 @@ class PreparedRun:
             divisor=self.plan.sampling.expected_batch_size,
             records=self.launcher.uses_graphs,
         )
-        noise, clipping, sampling = self.state.noise, self.state.clipping, self.plan.sampling
+        noise, clipping = self.state.noise, self.state.clipping
+        self._steps_executed = ExecutedSteps(clipping=clipping, sampling=self.plan.sampling)
         kind = StepSum if self._shared is None else self._shared.step_sum
-        self.awaiting_noise = partial(kind, updates=self.updates, noise=noise, clipping=clipping, sampling=sampling)
-        units = self.state.noise.begin(0, self.flat)  # refuses units of another model before any data is read
+        self.awaiting_noise = partial(kind, updates=self.updates, noise=noise, steps=self._steps_executed)
+        units = noise.begin(0, self.flat)  # refuses units of another model before any data is read
         self.fixed_units = units if self.plan.noise.is_fixed else None
-        self.fixed_rule = self.state.clipping.begin(0, self.flat) if self.plan.clipping.is_fixed else None
+        self.fixed_rule = clipping.begin(0, self.flat) if self.plan.clipping.is_fixed else None
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -308,6 +309,8 @@ class PreparedRun:
         self.guard.resume(self.state.steps_taken)
         self.checkpoints = None
         observers: list[Observer] = [self.guard]
+        if not self.plan.clipping.is_fixed:
+            observers.append(NormWatch(self.state.clipping))
         if self.state.average is not None:
             observers.append(self.state.average)
         if self.chain is not None:
@@ -343,13 +346,31 @@ class PreparedRun:
     def _note_unexplained_change(self) -> None:
         self.ledger.note_unexplained_change(step=self.state.steps_taken)
 
-    def empty_sum(self, index: int) -> tuple[ClippingRule, ClippedSum]:
-        """Return the clipping rule of a step, and the empty sum of its clipped gradients; the examples are unread."""
+    def charge_round(self, rounds_left: int) -> ChargedRelease[Update]:
+        """Charge the next round, durably, and return its release; no example of it was read before.
+
+        Rounds that were charged in advance are used up before another row is written.
+
+        Args:
+            rounds_left: How many rounds of the plan were not run yet.
+        """
+        at_hand, num_rounds = self.ledger.available, 0
+        if at_hand < min(self.rounds_at_hand, rounds_left):
+            num_rounds = min(max(self.rounds_per_charge, self.rounds_at_hand - at_hand), rounds_left - at_hand)
+        return ChargedRelease(self.round_ledger, self.round_event, num_charged=num_rounds)
+
+    def empty_batch(self, indices: Indices, index: int) -> LogicalBatch:
+        """Return the batch of a step, with its clipping rule and an empty sum; its examples are unread.
+
+        Args:
+            indices: The examples. Secret.
+            index: The public number of the step.
+        """
         self.flat.zero_()
         rule = self.fixed_rule or self.state.clipping.begin(index, self.flat)
         kept = None if self.mask is None else self.mask.begin(index, self.streams.masks, self.flat)
         frame, squares = self.fixed_units or self.state.noise.begin(index, self.flat)
-        return rule, ClippedSum(
+        clipped = ClippedSum(
             flat=self.flat,
             layout=self.layout,
             sensitivity=rule.sensitivity,
@@ -360,8 +381,12 @@ class PreparedRun:
             squares=squares,
             scatter=None if self.shards is None else self.shards.scatter,
         )
-
-    @property
-    def num_present(self) -> int | None:
-        """How many examples of the present batch count, where it is filled up for a sharded model; None if all do."""
-        return None if self.shards is None or self._shared is None else self._shared.num_present
+        return LogicalBatch(
+            self.summation,
+            indices,
+            rule=rule,
+            clipped=clipped,
+            index=index,
+            steps_taken=self.state.steps_taken,
+            num_present=None if self.shards is None or self._shared is None else self._shared.num_present,
+        )

@@ -84,7 +84,7 @@ class _Lane:
     def add(self, part: _Numbers, std: float) -> None:
         """Add noise made of the keystream to a block."""
         half = (len(part) + 1) // 2
-        cosine, sine = self._normal(*self._bits(half), std)
+        cosine, sine = self._normal(half, std)
         part[:half] += cosine
         part[half:] += sine[: len(part) - half]
 
@@ -98,23 +98,19 @@ class _Lane:
             std: Standard deviation.
         """
         half = (length + 1) // 2
-        mantissas, angles = self._bits(half)
         for run in runs:
             for offset, stop, side in ((0, half, 0), (half, length, 1)):
                 first, last = max(run.start, offset), min(run.stop, stop)
                 if first < last:
-                    pairs = slice(first - offset, last - offset)
-                    # a pair may be asked for again, for its other number
-                    drawn = self._normal(mantissas[pairs].copy(), angles[pairs], std)[side]
+                    drawn = self._normal(half, std, slice(first - offset, last - offset))[side]
                     numbers[run.place + first - run.start :][: last - first] += drawn
 
-    def _bits(self, half: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Return the bits of so many radii and angles."""
-        return self._long[:half], self._integers[8 // self._integers.itemsize * half :][:half]
-
-    def _normal(self, mantissas: NDArray[np.int64], angles: NDArray[Any], std: float) -> tuple[_Numbers, _Numbers]:
-        """Return the two numbers of each pair; the mantissas are overwritten."""
+    def _normal(self, half: int, std: float, pairs: slice | None = None) -> tuple[_Numbers, _Numbers]:
+        """Return the two numbers of each pair of a block, whose bits are used up, or of some pairs, which stay."""
         width = self._integers.itemsize
+        mantissas, angles = self._long[:half], self._integers[8 // width * half :][:half]
+        if pairs is not None:  # they may be asked for again, for the other number of each
+            mantissas, angles = mantissas[pairs].copy(), angles[pairs]
         radius, angle, cosine = self._scratch[:, : len(mantissas)]
         # 52 random bits behind the exponent of one: uniform doubles in [1, 2) without a conversion
         np.bitwise_and(mantissas, _MANTISSA, out=mantissas)

@@ -26,7 +26,6 @@ from privet.training.loop_events import LossFunction
 from privet.training.prepared import PreparedRun
 from privet.training.release import ChargedRelease
 from privet.training.run_access import RunAccess
-from privet.training.summing import LogicalBatch
 from privet.training.updates import Update
 
 _LOG = logging.getLogger("privet")
@@ -84,19 +83,17 @@ class Session(RunAccess):
         rounds_used = self.ledger.charged_rounds - self.ledger.available
         ahead = 0 if first is None else checks.count("first", first, minimum=0) - rounds_used * per_round
         while rounds_used < num_rounds:
-            # Charge the round, durably, before any example is read; nothing if rounds charged in advance are left.
-            at_hand, left = self.ledger.available, num_rounds - rounds_used
-            wanted = min(run.rounds_at_hand, left) - at_hand
-            to_charge = min(max(run.rounds_per_charge, wanted), left - at_hand) if wanted > 0 else 0
-            release: ChargedRelease[Update] = ChargedRelease(run.book, run.round_event, charge=to_charge)
+            # CHARGE the round: a row of the ledger is durable before any example is read.
+            release = run.charge_round(num_rounds - rounds_used)
             for notify in events.round_begins:
                 notify()
-            for place, indices in enumerate(run.draw()):  # draw the round's batches
-                if place:  # the round was charged before its first step
-                    release = ChargedRelease.further(run.book, run.round_event)
+            # DRAW the batches of the round, one for each of its steps.
+            for place, indices in enumerate(run.draw()):
+                if place:  # the charge covers all steps of the round
+                    release = ChargedRelease.further(run.round_ledger, run.round_event)
                 index = ahead + rounds_used * per_round + place
                 self._open_step = step = Step(run, indices, index=index, release=release)
-                yield step  # the user's loop clips, sums and updates
+                yield step  # the user's loop calls step.accumulate() and step.update()
                 if not step.is_updated:
                     raise LoopError(
                         f"Step {index} was not completed: call step.update() in every pass of the loop over steps(). "
@@ -166,13 +163,9 @@ class Step:
         """Start from an empty sum; the round is charged, and the indices are secret."""
         self.index, self._run, self._release = index, run, release
         # Bound, mask and units of this step are fixed before its examples are read. They are public.
-        rule, self._clipped = run.empty_sum(index)
-        sums, taken = run.summation, run.state.steps_taken
-        number = run.num_present
-        self._batch = LogicalBatch(
-            sums, indices, rule=rule, clipped=self._clipped, index=index, steps_taken=taken, num_present=number
-        )
-        self.sensitivity, self.kept = rule.sensitivity, self._clipped.kept
+        self._batch = run.empty_batch(indices, index)
+        self._clipped = self._batch.clipped
+        self.sensitivity, self.kept = self._clipped.sensitivity, self._clipped.kept
         self.is_updated, self._is_over = False, False
         self._executed: ExecutedRound | None = None
 
@@ -183,7 +176,7 @@ class Step:
         over with half the physical batch size and the same examples; nothing is redrawn or charged twice.
         """
         self._check_open()
-        self._batch.accumulate(loss_function)
+        self._batch.accumulate(loss_function)  # CLIP each example's gradient, and sum
 
     def microbatches(self) -> Iterator[Any]:
         """Yield the step's examples in physical batches: none, one or many. Call ``backward`` once for each.
@@ -201,10 +194,10 @@ class Step:
         ``losses`` has one loss per example of the batch, in the batch's order; never a mean.
         """
         self._check_open()
-        self._batch.add_clipped(losses)
+        self._batch.add_clipped(losses)  # CLIP each example's gradient, and sum
 
     def update(self) -> None:
-        """Add noise once, compare what was done with what was charged, and step the optimizer.
+        """Add noise once, compare noise and bound with what was charged, and step the optimizer.
 
         Guarantee:
             The gradients written are (clipped sum + noise) / expected batch size. They are written only if the event
@@ -218,10 +211,10 @@ class Step:
         self._batch.check_complete()
         for notify in run.events.before_noise:
             notify(self._clipped, run.plan.noise)
-        # Add the noise to the clipped sum, once, and compare noise and bound with what was charged.
+        # NOISE is added to the clipped sum, once. COMPARE: noise and bound are those that were charged, or it raises.
         noisy = self._release.add_noise_and_compare(run.awaiting_noise(clipped=self._clipped))
         self.is_updated, self._executed = True, noisy.executed
-        # Update the model: p.grad = noisy sum / expected batch size, then optimizer.step().
+        # UPDATE the model: p.grad = noisy sum / expected batch size, then optimizer.step().
         is_saved = run.checkpoints is not None and run.checkpoints.is_due(self.index + 1)
         with run.guard.updating(is_kept=is_saved or self.index + 1 >= run.num_steps):
             noisy.value.apply(keep=self._clipped.keep)

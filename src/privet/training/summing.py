@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -56,7 +56,6 @@ class Summation:
         watch: Judges whether programs keep their examples apart.
         preflight: Tries programs on made-up examples.
         clipping: The clipping piece at work.
-        learns: Whether the clipping sees the norms, to learn from them.
         events: Observers of the loop.
         physical_batch_size: How many examples go through the model at once; halved when memory runs out.
         usual_size: How many examples nearly every logical batch has at most; a smaller one is filled up to it where
@@ -81,17 +80,16 @@ class Summation:
     events: Events
     physical_batch_size: int
     usual_size: int
-    learns: bool = False
     cuts: bool = True
     noted: Evidence | None = None
     defers: bool = True
     scatters: ScatteringEngine | None = None
     records_per_item: int = 1
+    mean_over_records: Callable[[LossFunction], LossFunction] = field(init=False)
 
-    @functools.cached_property
-    def averaged(self) -> Callable[[LossFunction], LossFunction]:
-        """From a loss per record to one per example; a function has one average, so that launchers know it again."""
-        return (lambda losses: losses) if self.records_per_item == 1 else functools.lru_cache(8)(mean_over_records)
+    def __post_init__(self) -> None:
+        # from a loss per record to one per person; a function has one mean, so that launchers know it again
+        self.mean_over_records = functools.lru_cache(8)(mean_over_records)
 
 
 def examples_at_once(physical_batch_size: int, records_per_item: int) -> int:
@@ -160,7 +158,7 @@ class LogicalBatch:
         """
         self._size = len(indices) if num_present is None else num_present
         self._num_present = 0  # of the physical batch that is out
-        self._how, self._indices, self._rule, self._clipped, self._index = how, indices, rule, clipped, index
+        self._how, self._indices, self._rule, self.clipped, self._index = how, indices, rule, clipped, index
         self._steps_taken = steps_taken
         self._stage, self._awaits_losses, self._is_probe = _Stage.FRESH, False, False
         self._can_repeat = False  # whether the sum may start over, because the loss function is known
@@ -241,15 +239,18 @@ class LogicalBatch:
                     notify()
                 if self._awaits_losses:
                     raise LoopError("A physical batch was handed out but step.backward(losses) was not called for it.")
-        finally:
+        except BaseException:
             how.engine.abandon()
+            raise
 
     def _was_replayed(self, batch: Any, size: int, loss_function: LossFunction) -> bool:
         limit = self._how.physical_batch_size
         limit = self._how.usual_size if size <= self._how.usual_size < limit else limit
-        outcome = self._how.launcher.add(batch, size, limit, loss_function, self._rule, self._clipped)
+        with self._how.watch.repeating():  # calls are carried out again elsewhere, with the same draws
+            outcome = self._how.launcher.add(batch, size, limit, loss_function, self._rule, self.clipped)
         if outcome is not None:
-            self._note(outcome.losses, outcome.norms)
+            for notify in self._how.events.batch_added:
+                notify(outcome.losses, outcome.norms, self._rule)
         return outcome is not None
 
     def _fetched(self) -> Iterator[tuple[Any, int, int, bool]]:
@@ -269,7 +270,7 @@ class LogicalBatch:
             batch = how.loader.fetch(part)
             is_first = len(part) == 1 and watch.has_met_none
             pieces: Iterable[tuple[Any, int]] = [(batch, len(part))]
-            is_cut = watch.wants_two_sizes and how.cuts and len(part) >= SMALLEST_CUT
+            is_cut = how.cuts and watch.step <= watch.cuts_until and len(part) >= SMALLEST_CUT
             self._is_cut = is_cut and has_rows(batch, len(part))
             if self._is_cut:
                 pieces = cut_in_two(batch, len(part))
@@ -289,7 +290,7 @@ class LogicalBatch:
             # the program for one example says nothing of those for several
             if is_first and has_rows(batch, 1):
                 for repeated, wanted in resized(batch, 1, limit=limit):
-                    with draws.again(), without_search():
+                    with watch.repeating(), draws.again(), without_search():
                         yield repeated, wanted, wanted, True
 
     def add_clipped(self, losses: Tensor) -> None:
@@ -305,13 +306,14 @@ class LogicalBatch:
             notify()
         if self._weights is not None:
             losses, self._weights = weighted_mean(losses, self._weights), None
+        into, rule, number = self.clipped, self._rule, self._num_present
         if self._is_probe:
-            aside = replace(self._clipped, flat=torch.zeros_like(self._clipped.flat), squares=None)
-            self._add_to(aside, losses)
-            self._awaits_losses = False
-            return
+            into = replace(into, flat=torch.zeros_like(into.flat), squares=None)
         try:
-            norms = self._add_to(self._clipped, losses)
+            if how.scatters is None:
+                norms = how.engine.add_clipped(losses, rule, into)
+            else:
+                norms = how.scatters.add_scattered(losses, rule, into, number)
         except Spoiled as error:
             if self._can_repeat:
                 raise
@@ -320,20 +322,10 @@ class LogicalBatch:
                 "each example, in which such an example would spoil the others. Write step.accumulate(losses) instead "
                 "of a loop over step.microbatches(): it takes examples one at a time where that is needed."
             ) from error
-        self._note(losses[: self._num_present], norms)
         self._awaits_losses = False
-
-    def _add_to(self, clipped: ClippedSum, losses: Tensor) -> Tensor:
-        """Add to a sum and return the norms of the examples that count."""
-        if self._how.scatters is None:
-            return self._how.engine.add_clipped(losses, self._rule, clipped)
-        return self._how.scatters.add_scattered(losses, self._rule, clipped, self._num_present)
-
-    def _note(self, losses: Tensor, norms: Tensor) -> None:
-        if self._how.learns:
-            self._how.clipping.watch(norms)
-        for notify in self._how.events.batch_added:
-            notify(losses, norms, self._rule)
+        if not self._is_probe:
+            for note in how.events.batch_added:
+                note(losses[:number], norms, rule)
 
     def accumulate(self, loss_function: LossFunction) -> None:
         """Sum all examples with a function from a batch to its losses, surviving lack of memory.
@@ -342,7 +334,8 @@ class LogicalBatch:
         nothing is redrawn and nothing is charged twice.
         """
         how = self._how
-        loss_function = how.averaged(loss_function)
+        if how.records_per_item > 1:
+            loss_function = how.mean_over_records(loss_function)
         self._begin(loss_function, "step.accumulate() must be the only pass over the step's examples.")
         replayed: LossFunction | None = loss_function
         usual, is_spoiled, self._can_repeat = how.physical_batch_size, False, True
@@ -368,8 +361,8 @@ class LogicalBatch:
                 if is_spoiled:
                     how.physical_batch_size = usual
                 return
-            self._clipped.clear()
-            how.clipping.begin(self._index, self._clipped.flat)
+            self.clipped.clear()
+            how.clipping.begin(self._index, self.clipped.flat)
             self._awaits_losses = False
             for notify in how.events.sum_restarts:
                 notify()

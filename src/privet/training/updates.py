@@ -19,11 +19,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from privet.errors import LoopError
-from privet.mechanism.clipping import ClippingRun
-from privet.mechanism.executed import executed_step
+from privet.mechanism.executed import ExecutedSteps
 from privet.mechanism.layout import Share
 from privet.mechanism.noise import NoiseRun
-from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum, NormalSource, PartViews, PrivateSum
 from privet.training.optimizers import NoiseAware, tell_noise
 from privet.training.randomness import NoiseSource, SharedNoise
@@ -90,6 +88,7 @@ class Updates:
         divisor: By what noisy sums are divided; a constant of the plan.
         records: Whether updates may be recorded as CUDA graphs.
         share: The coordinates of the whole sum that this rank holds; None for all.
+        sum_source: Where the noise of the sum comes from, on this rank.
     """
 
     source: NoiseSource
@@ -101,8 +100,12 @@ class Updates:
     divisor: float
     records: bool = False
     share: Share | None = None
+    sum_source: NormalSource = field(init=False)
     _seen: dict[Hashable, int] = field(default_factory=dict)
     _recorded: dict[Hashable, _RecordedUpdate] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sum_source = self.source if self.share is None else SharedNoise(source=self.source, share=self.share)
 
     def add_noise(self, noise: NoiseRun, total: ClippedSum) -> Update:
         """Add the noise, or find the recording that will.
@@ -112,11 +115,7 @@ class Updates:
             recording is used only for the noise, bound, memory and optimizer settings it was made with.
         """
         recorded = self._recording(noise, total) if self.records else None
-        return recorded or _EagerUpdate(private=noise.add(total, self._sum_source), updates=self)
-
-    @property
-    def _sum_source(self) -> NormalSource:
-        return self.source if self.share is None else SharedNoise(source=self.source, share=self.share)
+        return recorded or _EagerUpdate(private=noise.add(total, self.sum_source), updates=self)
 
     def _recording(self, noise: NoiseRun, total: ClippedSum) -> _RecordedUpdate | None:
         key = self._key(noise, total)
@@ -170,19 +169,18 @@ class StepSum:
     Attributes:
         clipped: The sum, with the bound that was kept.
         updates: Adds the noise, or finds the recording that will.
-        noise, clipping, sampling: The pieces of the plan at work.
+        noise: The noise of the plan at work.
+        steps: Returns the event of the noise and the bound that were used.
     """
 
     clipped: ClippedSum
     updates: Updates
     noise: NoiseRun
-    clipping: ClippingRun
-    sampling: Sampling
+    steps: ExecutedSteps
 
     def add_noise(self) -> Noisy[Update]:
-        update, source = self.updates.add_noise(self.noise, self.clipped), self.updates.source
-        done = executed_step(update.private, clipping=self.clipping, sampling=self.sampling, source=source)
-        return Noisy(value=update, executed=done)
+        update = self.updates.add_noise(self.noise, self.clipped)
+        return Noisy(value=update, executed=self.steps.of(update.private, self.updates.source))
 
 
 @dataclass(kw_only=True, eq=False)

@@ -36,7 +36,7 @@ def test_the_default_delta_is_at_most_a_tenth_of_one_over_the_size_and_not_needl
 @pytest.fixture
 def schema(tmp_path: Path) -> TableSchema:
     (tmp_path / "schema.toml").write_text(SCHEMA)
-    return read_schema(tmp_path / "schema.toml", target="income")
+    return read_schema(tmp_path / "schema.toml", targets=["income"])
 
 
 @pytest.mark.parametrize("size", [100, 2_000, 50_000, 3_000_000])
@@ -90,7 +90,7 @@ def test_a_size_that_no_private_model_can_live_on_is_refused() -> None:
 def test_a_wrong_schema_file_is_refused_with_its_fault(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "schema.toml").write_text(text)
     with pytest.raises(RecipeError, match=words):
-        read_schema(tmp_path / "schema.toml", target="income")
+        read_schema(tmp_path / "schema.toml", targets=["income"])
 
 
 WRONG_COLUMNS = {
@@ -124,7 +124,7 @@ def test_a_fault_in_a_column_is_told_with_the_columns_name_and_how_to_write_it(t
     path = tmp_path / "schema.toml"
     path.write_text(SCHEMA.replace('  { name = "income"', f'  {column},\n  {{ name = "income"'))
     with pytest.raises(RecipeError) as caught:
-        read_schema(path, target="income")
+        read_schema(path, targets=["income"])
     for word in words:
         assert word in str(caught.value)
     assert "columns.2" not in str(caught.value)
@@ -152,35 +152,40 @@ def test_a_public_sample_without_the_target_is_told_with_the_names_it_has(tmp_pa
     sample = tmp_path / "public.csv"
     sample.write_text("age,town,bought\n1,n,0\n2,s,1\n")
     with pytest.raises(RecipeError, match=r"'label' once and names it 0 times. It names: 'age', 'town', 'bought'"):
-        schema_of_public_sample(sample, private=tmp_path / "private.csv", target="label", delimiter=",")
+        schema_of_public_sample(sample, private=tmp_path / "private.csv", targets=["label"], delimiter=",")
     with pytest.raises(RecipeError, match=r"Did you mean 'bought' for 'bougth'"):
-        schema_of_public_sample(sample, private=tmp_path / "private.csv", target="bougth", delimiter=",")
+        schema_of_public_sample(sample, private=tmp_path / "private.csv", targets=["bougth"], delimiter=",")
 
 
-def test_a_target_of_numbers_is_told_of_the_regressor(tmp_path: Path, schema: TableSchema) -> None:
+def test_a_target_of_many_words_is_no_class_and_one_of_many_numbers_is_a_regression(
+    tmp_path: Path, schema: TableSchema
+) -> None:
     sample = tmp_path / "public.csv"
     sample.write_text("age,price\n" + "".join(f"{n % 9},{n}.5\n" for n in range(60)))
-    with pytest.raises(RecipeError, match=r"'price' has 60 different values.*PrivateRegressor"):
-        schema_of_public_sample(sample, private=tmp_path / "private.csv", target="price", delimiter=",")
+    found = schema_of_public_sample(sample, private=tmp_path / "private.csv", targets=["price"], delimiter=",")
+    assert (found.targets[0].low, found.targets[0].high, found.targets[0].categories) == (0.5, 59.5, None)
+    sample.write_text("age,price\n" + "".join(f"{n % 9},word {n}\n" for n in range(60)))
+    with pytest.raises(RecipeError, match=r"'price' has 60 different values.*low and high"):
+        schema_of_public_sample(sample, private=tmp_path / "private.csv", targets=["price"], delimiter=",")
     values = table_recipe(
         Promise(epsilon=3.0, train_size=3_000), schema, name="own", train=Path("t"), test=None, delimiter=","
     )
     values["table"]["label"] = {"name": "price", "low": 0, "high": 60}
-    with pytest.raises(RecipeError, match=r"'price' is declared by a range.*PrivateRegressor"):
+    with pytest.raises(RecipeError, match=r"'price' is declared by a range.*target in the place of label"):
         Recipe.from_dict(values)
 
 
 def test_the_schema_to_write_says_what_an_empty_cell_becomes(tmp_path: Path) -> None:
     (tmp_path / "private.csv").write_text("age,income\n1,low\n")
-    text = schema_to_write(tmp_path / "private.csv", target="income", delimiter=",")
+    text = schema_to_write(tmp_path / "private.csv", targets=["income"], delimiter=",")
     assert "empty or unreadable cell becomes low, or the first category; say default = " in text
 
 
 def test_a_public_sample_gives_ranges_and_categories(tmp_path: Path) -> None:
     sample = tmp_path / "public.csv"
     sample.write_text("id,age,town,same,income\n" + "".join(f"p{n},{n},{'ns'[n % 2]},1,{n % 3}\n" for n in range(60)))
-    found = schema_of_public_sample(sample, private=tmp_path / "private.csv", target="income", delimiter=",")
-    assert found.label.categories == ["0", "1", "2"]
+    found = schema_of_public_sample(sample, private=tmp_path / "private.csv", targets=["income"], delimiter=",")
+    assert found.targets[0].categories == ["0", "1", "2"]
     assert found.left_out == ("id", "same")
     age, town = found.columns
     assert (age.low, age.high) == (0.0, 59.0)
@@ -194,15 +199,15 @@ def test_the_private_file_is_never_taken_for_a_public_sample(tmp_path: Path) -> 
     link.hardlink_to(private)
     for path in (private, link):
         with pytest.raises(RecipeError, match="the file to protect"):
-            schema_of_public_sample(path, private=private, target="income", delimiter=",")
+            schema_of_public_sample(path, private=private, targets=["income"], delimiter=",")
 
 
 def test_the_schema_to_write_names_columns_and_depends_on_no_record(tmp_path: Path) -> None:
     one, other = tmp_path / "one.csv", tmp_path / "other.csv"
     one.write_text('age,"a ""b""",income\n33,Bob,low\n')
     other.write_text('age,"a ""b""",income\n99999,Eve,high\n1,2,3\n')
-    text = schema_to_write(one, target="income", delimiter=",")
-    assert text == schema_to_write(other, target="income", delimiter=",")
+    text = schema_to_write(one, targets=["income"], delimiter=",")
+    assert text == schema_to_write(other, targets=["income"], delimiter=",")
     filled = text.replace('["?", "?"]', '["low", "high"]').replace("low = ?", "low = 0").replace("high = ?", "high = 9")
     columns = tomllib.loads(filled.replace("train_size = ?", "train_size = 500"))["columns"]
     assert [column["name"] for column in columns] == ["age", 'a "b"', "income"]
@@ -212,7 +217,7 @@ def test_a_file_without_a_header_shows_no_cell_of_its_first_record(tmp_path: Pat
     path = tmp_path / "private.csv"
     path.write_text("33,secret,low\n34,hidden,high\n")
     with pytest.raises(DataError) as told:
-        schema_to_write(path, target="income", delimiter=",")
+        schema_to_write(path, targets=["income"], delimiter=",")
     assert "secret" not in str(told.value)
 
 
@@ -224,8 +229,8 @@ def test_any_bytes_as_a_sample_are_a_schema_or_a_told_error(
     path = tmp_path_factory.mktemp("sample") / "public.csv"
     path.write_bytes(b"age,income\n" + content)
     try:
-        found = schema_of_public_sample(path, private=path.parent / "absent", target="income", delimiter=",")
+        found = schema_of_public_sample(path, private=path.parent / "absent", targets=["income"], delimiter=",")
     except PrivetError:
         return
-    assert found.label.name == "income"
-    assert len(found.label.categories or []) >= 2
+    assert found.targets[0].name == "income"
+    assert len(found.targets[0].categories or []) >= 2

@@ -81,14 +81,25 @@ def _hidden_state(dataset: str, quick: bool) -> Mapping[str, Run]:
 
 
 def _signs(quick: bool) -> Mapping[str, Run]:
-    """One piece per panel; the quick ones have the least and the most noise, no noise, and no clipping."""
-    from privet_research.studies.sparsification_signs import PANELS, Panel, run_signs_study
+    """One piece per panel."""
+    from privet_research.studies.mask_tasks import CIFAR10, DIGITS
+    from privet_research.studies.sparsification_signs import PANELS, QUICK_PANELS, Panel, run_signs_study
 
     def run(panel: Panel, seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-        return run_signs_study(seeds=seeds, device=device, panels=[panel])
+        return run_signs_study(DIGITS if quick else CIFAR10, seeds=seeds, device=device, panels=[panel])
 
-    chosen = [PANELS[place] for place in (0, 8, 9, 14)] if quick else PANELS
-    return {f"{panel.kind}, {panel.title}": partial(run, panel) for panel in chosen}
+    return {f"{panel.kind}, {panel.title}": partial(run, panel) for panel in (QUICK_PANELS if quick else PANELS)}
+
+
+def _momentum(quick: bool) -> Mapping[str, Run]:
+    """One piece per optimizer: its grid is judged as a whole."""
+    from privet_research.studies.momentum_grid import METHODS, Method, run_momentum_study
+    from privet_research.studies.reproduction_list import momentum_task
+
+    def run(method: Method, seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        return run_momentum_study(momentum_task(quick), seeds=seeds, device=device, methods=[method])
+
+    return {method.title: partial(run, method) for method in METHODS}
 
 
 def _small_padding(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
@@ -118,6 +129,7 @@ _KNOWN: Mapping[str, Pieces] = MappingProxyType(
         "hidden-state-mnist": Pieces(runs=partial(_hidden_state, "mnist")),
         "hidden-state-cifar10": Pieces(runs=partial(_hidden_state, "cifar10")),
         "sparsification-signs": Pieces(runs=_signs),
+        "sparsification-momentum": Pieces(runs=_momentum),
         "padding-cifar10": Pieces(runs=lambda quick: {WHOLE: _small_padding}),
         "rotation-cifar10": Pieces(runs=lambda quick: {WHOLE: _small_rotation}),
     }

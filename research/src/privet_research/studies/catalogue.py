@@ -207,13 +207,13 @@ def _noise_grid_run(name: str) -> Callable[[Sequence[int], torch.device, bool], 
 def _noise_procedure_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
     from privet_research.studies.noise_arms import PROCEDURE_ARMS
     from privet_research.studies.noise_grid import run_noise_grid
-    from privet_research.studies.noise_problems import digits_problems
+    from privet_research.studies.noise_problems import digits_problems, mnist_problems
 
     if quick:
         return run_noise_grid(
             digits_problems(steps=60)[:1], PROCEDURE_ARMS, seeds=seeds, device=device, epsilons=(3.0,)
         )
-    return run_noise_grid(digits_problems()[:2], PROCEDURE_ARMS, seeds=seeds, device=device)
+    return run_noise_grid(mnist_problems(), PROCEDURE_ARMS, seeds=seeds, device=device)
 
 
 def _noise_budget_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
@@ -284,8 +284,8 @@ _NOISE_STUDIES = (
     ),
     Study(
         name="noise-procedure",
-        description="noise optimised for every step, under tight accounting and under advanced composition",
-        num_seeds=20,
+        description="noise optimised for every step on MNIST, under tight accounting and advanced composition; a GPU",
+        num_seeds=5,
         run=_noise_procedure_run,
         table=_noise_grid_table,
     ),

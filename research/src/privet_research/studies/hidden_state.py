@@ -35,7 +35,7 @@ from privet.mechanism.sampling import Poisson
 from privet.models.convex_relu import BoundedFeatures, ConvexRelu
 from privet.models.dense import mlp
 from privet.plan import Plan
-from privet.runs.building import losses_of, on_device
+from privet.runs.building import on_device
 from privet.runs.model_measures import measure_model
 from privet.training.last_iterate import ProvenLoss
 from privet.training.performance import Performance
@@ -236,7 +236,7 @@ def _descend(model: nn.Module, plan: Plan, split: Split, *, rate: float, ridge: 
     )
 
     def losses(features: Tensor, labels: Tensor) -> Tensor:
-        return losses_of(split.info, model(features), labels)
+        return split.info.task.losses(model(features), labels)
 
     with session:
         for step in session.steps():

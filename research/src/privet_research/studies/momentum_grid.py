@@ -1,9 +1,8 @@
-"""Threshold and momentum: figures 10 and 11 of Zhu and Blaschko (2023) at a small scale, on handwritten digits.
+"""Threshold and momentum: figures 10 and 11 of Zhu and Blaschko (2023).
 
 With heavy-ball momentum one noisy gradient moves the weights by ``1 / (1 - momentum)`` times itself in the end, so the
 best pairs are said to lie where ``C / (1 - momentum)`` is constant. Adam divides by the size of the gradients, so
-threshold and momentum are said to be separate choices. There it is DP-CNN on CIFAR-10; here a network of two layers.
-The digits come with scikit-learn; streams are seeded, so nothing here is private.
+threshold and momentum are said to be separate choices. Streams are seeded, so nothing here is private.
 """
 
 from __future__ import annotations
@@ -11,23 +10,21 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.masking import NoMask
 from privet.mechanism.noise import Gaussian
-from privet.training.performance import Performance
-from privet.training.start import privatize
-from privet_research.studies.sparsification_signs import digits, digits_model, digits_plan, losses
+from privet_research.studies.mask_tasks import MaskTask, accuracy
 
 Row = dict[str, Any]
-NOISE_MULTIPLIER = 2.0
 MOMENTA = (0.0, 0.5, 0.75)
 # C / (1 - momentum) = 1 on the diagonal.
 NORMS = (1.0, 0.5, 0.25)
@@ -43,69 +40,71 @@ class Method:
     """
 
     title: str
-    make: Callable[[nn.Module, float], Optimizer]
+    make: Callable[[nn.Module, MaskTask, float], Optimizer]
 
 
-def _heavy_ball(model: nn.Module, momentum: float) -> Optimizer:
-    # Large enough that noise matters: far below it, more of everything is better and no diagonal shows.
-    return SGD(model.parameters(), lr=4.0, momentum=momentum)
+def _heavy_ball(model: nn.Module, task: MaskTask, momentum: float) -> Optimizer:
+    return SGD(model.parameters(), lr=task.momentum_rate, momentum=momentum)
 
 
-def _adam(model: nn.Module, momentum: float) -> Optimizer:
-    return Adam(model.parameters(), lr=0.01, betas=(momentum, 0.999))
+def _adam(model: nn.Module, task: MaskTask, momentum: float) -> Optimizer:
+    return Adam(model.parameters(), lr=task.adam_rate, betas=(momentum, 0.999))
 
 
 METHODS = (Method(title="SGD", make=_heavy_ball), Method(title="Adam", make=_adam))
 
 
-def run_momentum_study(*, seeds: Sequence[int], device: torch.device, epochs: int = 20) -> Iterator[Row]:
-    """Train at every pair of threshold and momentum with both optimizers; then say how far each grid is additive."""
-    train, test = digits(device)
-    for seed, method in itertools.product(seeds, METHODS):
+def run_momentum_study(
+    task: MaskTask,
+    *,
+    seeds: Sequence[int],
+    device: torch.device,
+    methods: Sequence[Method] = METHODS,
+    earlier: Sequence[Row] = (),
+) -> Iterator[Row]:
+    """Train at every pair of threshold and momentum with both optimizers; then say how far each grid is additive.
+
+    Rows of an earlier run are yielded again in their places and not trained again.
+    """
+    train, test = task.load(device)
+    known = {(row["arm"], row["seed"]): row for row in earlier}
+    for seed, method in itertools.product(seeds, methods):
         found: dict[tuple[float, float], float] = {}
         for norm, momentum in itertools.product(NORMS, MOMENTA):
-            model = digits_model(seed, device)
-            _train(model, train, method.make(model, momentum), norm, epochs, seed)
-            found[norm, momentum] = _accuracy(model, test.features, test.labels)
-            yield {
-                "arm": f"{method.title}, C {norm:g}, momentum {momentum:g}",
-                "part": "grid",
-                "optimizer": method.title,
-                "norm": norm,
-                "momentum": momentum,
-                "threshold": f"C {norm:g}",
-                "on_diagonal": norm == 1 - momentum,
-                "seed": seed,
-                "accuracy": found[norm, momentum],
-                "epochs": epochs,
-            }
+            arm = f"{method.title}, C {norm:g}, momentum {momentum:g}"
+            row = known.get((arm, seed))
+            if row is None:
+                began = time.monotonic()
+                model = task.model(seed, device)
+                noise = Gaussian(noise_multiplier=task.momentum_noise)
+                plan = task.plan(clipping=Threshold(norm=norm), noise=noise, mask=NoMask(), epochs=task.short_epochs)
+                task.train(model, train, plan, seed=seed, optimizer=method.make(model, task, momentum))
+                row = {
+                    "arm": arm,
+                    "task": task.name,
+                    "part": "grid",
+                    "optimizer": method.title,
+                    "norm": norm,
+                    "momentum": momentum,
+                    "threshold": f"C {norm:g}",
+                    "on_diagonal": norm == 1 - momentum,
+                    "seed": seed,
+                    "accuracy": accuracy(model, test),
+                    "epochs": task.short_epochs,
+                    "seconds": round(time.monotonic() - began, 1),
+                    "device": device.type,
+                }
+            found[norm, momentum] = row["accuracy"]
+            yield row
         yield {
             "arm": f"{method.title}, whole grid",
+            "task": task.name,
             "part": "interaction",
             "optimizer": method.title,
             "seed": seed,
             "accuracy": statistics.fmean(found.values()),
             "interaction": interaction(found),
         }
-
-
-def _train(model: nn.Module, train: Any, optimizer: Optimizer, norm: float, epochs: int, seed: int) -> None:
-    def loss_of(features: Tensor, labels: Tensor) -> Tensor:
-        return losses(model(features), labels)
-
-    noise = Gaussian(noise_multiplier=NOISE_MULTIPLIER)
-    plan = digits_plan(clipping=Threshold(norm=norm), noise=noise, mask=NoMask(), epochs=epochs)
-    with privatize(
-        model, optimizer, train, plan, performance=Performance(physical_batch_size=512), seed=seed
-    ) as session:
-        for step in session.steps():
-            step.accumulate(loss_of)
-            step.update()
-
-
-@torch.no_grad()
-def _accuracy(model: nn.Module, features: Tensor, labels: Tensor) -> float:
-    return float((model(features).argmax(1) == labels).double().mean())
 
 
 def interaction(grid: Mapping[tuple[float, float], float]) -> float:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from privet_research.studies.study import Row, Study
+from privet_research.studies.study import Row, Run, Study
 
 if TYPE_CHECKING:
     import torch
+
+    from privet_research.studies.mask_tasks import MaskTask
 
 
 def _waste_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
@@ -35,10 +37,34 @@ def _kernel_table(rows: Sequence[Row]) -> str:
     return kernel_table(rows)
 
 
-def _momentum_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-    from privet_research.studies.momentum_grid import run_momentum_study
+def _flow_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.clipped_flow import run_flow_study
 
-    return run_momentum_study(seeds=seeds, device=device, epochs=8 if quick else 20)
+    if quick:
+        return run_flow_study(seeds=seeds, device=device, num_problems=150, num_steps=3_000)
+    return run_flow_study(seeds=seeds, device=device)
+
+
+def _flow_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.clipped_flow import flow_table
+
+    return flow_table(rows)
+
+
+def momentum_task(quick: bool) -> MaskTask:
+    """Return what the grid of thresholds and momenta is trained on."""
+    from privet_research.studies.mask_tasks import CIFAR10, DIGITS
+
+    return DIGITS.shortened(8) if quick else CIFAR10
+
+
+def _momentum_from(earlier: Sequence[Row] = ()) -> Run:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.momentum_grid import run_momentum_study
+
+        return run_momentum_study(momentum_task(quick), seeds=seeds, device=device, earlier=earlier)
+
+    return run
 
 
 def _momentum_table(rows: Sequence[Row]) -> str:
@@ -47,10 +73,14 @@ def _momentum_table(rows: Sequence[Row]) -> str:
     return momentum_table(rows)
 
 
-def _mask_statistics_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-    from privet_research.studies.mask_statistics import run_mask_statistics
+def _mask_statistics_from(earlier: Sequence[Row] = ()) -> Run:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.mask_statistics import run_mask_statistics
+        from privet_research.studies.mask_tasks import CIFAR10, DIGITS
 
-    return run_mask_statistics(seeds=seeds, device=device, epochs=8 if quick else 40)
+        return run_mask_statistics(DIGITS if quick else CIFAR10, seeds=seeds, device=device, earlier=earlier)
+
+    return run
 
 
 def _mask_statistics_table(rows: Sequence[Row]) -> str:
@@ -154,6 +184,14 @@ SINGLE_FIGURES = (
         measure="least_eigenvalue",
     ),
     Study(
+        name="clipped-flow",
+        description="the course of the loss under each kind of clipping, integrated; noise in smaller steps; minutes",
+        num_seeds=3,
+        run=_flow_run,
+        table=_flow_table,
+        measure="seed",
+    ),
+    Study(
         name="clipping-course-mnist",
         description="loss and accuracy by epoch, reliability and other cutoffs of global clipping, on MNIST",
         num_seeds=3,
@@ -183,18 +221,20 @@ SINGLE_FIGURES = (
     ),
     Study(
         name="sparsification-momentum",
-        description="clipping threshold against momentum, for SGD and for Adam; on digits",
-        num_seeds=5,
-        run=_momentum_run,
+        description="clipping threshold against momentum, for SGD and for Adam; wants a GPU",
+        num_seeds=3,
+        run=_momentum_from(),
         table=_momentum_table,
+        resume=_momentum_from,
     ),
     Study(
         name="mask-statistics",
-        description="symmetry of gradients under masks, and frequency of masked coordinates; on digits",
-        num_seeds=5,
-        run=_mask_statistics_run,
+        description="gradients, frequencies and accuracy along runs with several kinds of masks; wants a GPU",
+        num_seeds=3,
+        run=_mask_statistics_from(),
         table=_mask_statistics_table,
         measure="value",
+        resume=_mask_statistics_from,
     ),
     Study(
         name="digit-pictures",

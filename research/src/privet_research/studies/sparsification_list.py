@@ -72,12 +72,15 @@ def _reconstruction_table(rows: Sequence[Row]) -> str:
     return reconstruction_table(rows)
 
 
-def _signs_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-    from privet_research.studies.sparsification_signs import PANELS, run_signs_study
+def _signs_from(earlier: Sequence[Row] = ()) -> Run:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.mask_tasks import CIFAR10, DIGITS
+        from privet_research.studies.sparsification_signs import PANELS, QUICK_PANELS, run_signs_study
 
-    if quick:
-        return run_signs_study(seeds=seeds, device=device, panels=(PANELS[0], PANELS[8]))
-    return run_signs_study(seeds=seeds, device=device)
+        task, panels = (DIGITS, QUICK_PANELS) if quick else (CIFAR10, PANELS)
+        return run_signs_study(task, seeds=seeds, device=device, panels=panels, earlier=earlier)
+
+    return run
 
 
 def _signs_table(rows: Sequence[Row]) -> str:
@@ -86,17 +89,39 @@ def _signs_table(rows: Sequence[Row]) -> str:
     return signs_table(rows)
 
 
-def _terms_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-    from privet_research.studies.sparsification_terms import run_terms_study
+def _records_from(network: str, epsilon: float, earlier: Sequence[Row] = ()) -> Run:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies import scattering_records as records
 
-    return run_terms_study(seeds=seeds, device=device, epochs=4 if quick else 20)
+        cell = (records.cifar10_cell if network == "cifar10" else records.fashion_cell)(epsilon)
+        chosen = records.quick_cell(cell) if quick else cell
+        return records.run_scattering_records(chosen, seeds=seeds, device=device, earlier=earlier)
+
+    return run
 
 
-def _terms_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.sparsification_terms import terms_table
+def _records_resume(network: str, epsilon: float) -> Callable[[Sequence[Row]], Run]:
+    return lambda earlier: _records_from(network, epsilon, earlier)
 
-    return terms_table(rows)
 
+def _records_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.scattering_records import records_table
+
+    return records_table(rows)
+
+
+_RECORDS = tuple(
+    Study(
+        name=f"scattering-{network}-{epsilon:g}",
+        description=f"{title} on scattering features at epsilon {epsilon:g}, set by held-out images; wants a GPU",
+        num_seeds=5,
+        run=_records_from(network, epsilon),
+        table=_records_table,
+        resume=_records_resume(network, epsilon),
+    )
+    for network, title in (("cifar10", "H-CNN"), ("fashion", "H-CNN/S"))
+    for epsilon in (3.0, 1.0)
+)
 
 # One study per cell, so that the cells of the whole table can run side by side.
 _CELL_STUDIES = tuple(
@@ -115,21 +140,15 @@ _CELL_STUDIES = tuple(
 
 SPARSIFICATION = (
     *_CELL_STUDIES,
+    *_RECORDS,
     Study(
         name="sparsification-signs",
-        description="the benefit of random masks by noise and threshold, without noise, without clipping; on digits",
+        description="the benefit of random masks by noise and threshold, without noise, without clipping; wants a GPU",
         num_seeds=3,
-        run=_signs_run,
+        run=_signs_from(),
         table=_signs_table,
         measure="train_accuracy",
-    ),
-    Study(
-        name="sparsification-terms",
-        description="the effect of random masks on noise, on clipped gradients and on their symmetry; on digits",
-        num_seeds=1,
-        run=_terms_run,
-        table=_terms_table,
-        measure="value",
+        resume=_signs_from,
     ),
     Study(
         name="reconstruction-cifar10",

@@ -1,12 +1,9 @@
-"""When masks help: figures 2 and 3 of Zhu and Blaschko (2023) at a small scale, on handwritten digits.
+"""When masks help: figures 2 and 3 of Zhu and Blaschko (2023).
 
 Training accuracy against the mask's final rate, for nine pairs of noise and threshold, and with one half of the
 mechanism taken out at a time: clipping without noise, and noise without clipping. The publication finds that masks help
 the more, the larger the noise ``sigma C`` is, that they hurt where it is small, and that they do not help without noise
-or without clipping. There it is DP-CNN on CIFAR-10, 100 epochs at learning rate 1; here a network of two layers, 20
-epochs at learning rate 4, at which the noise of the nine pairs matters as much, and 0.5 without clipping.
-
-The digits come with scikit-learn. Streams are seeded, and half of the arms have no guarantee: nothing here is private.
+or without clipping. Streams are seeded, and half of the arms have no guarantee: nothing here is private.
 """
 
 from __future__ import annotations
@@ -18,31 +15,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
-from torch.optim import SGD
 
-from privet.datasets.arrays import ArrayDataset
-from privet.errors import DependencyError
 from privet.mechanism.ablations import NoNoise, Unclipped
 from privet.mechanism.clipping import Clipping, Threshold
 from privet.mechanism.mask_rates import GradualCooling
-from privet.mechanism.masking import Mask, RandomMask
+from privet.mechanism.masking import NoMask, RandomMask
 from privet.mechanism.noise import Gaussian, Noise
-from privet.mechanism.sampling import Poisson
-from privet.plan import Plan
-from privet.runs.building import on_device
-from privet.training.performance import Performance
-from privet.training.session import Step
-from privet.training.start import privatize
-from privet.vocabulary import Adjacency, Unit
+from privet_research.studies.mask_tasks import MaskTask, accuracy
 from privet_research.studies.sparsification_table import Difference
 
 Row = dict[str, Any]
 PRIVATE, CLIP_ONLY, NOISE_ONLY = "private", "clipping alone", "noise alone"
 NOISES, NORMS = (1.0, 2.0, 4.0), (0.25, 0.5, 1.0)
-RATES = (0.0, 0.5, 0.9)
-_NUM_TRAIN = 1437
+RATES = (0.0, 0.9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +38,11 @@ class Panel:
         kind: Which parts of the mechanism are there.
         noise_multiplier: Noise over the threshold, or over one where nothing is clipped; None for no noise.
         norm: The threshold; None for none.
-        learning_rate: Of plain descent. Unclipped gradients are long, so that they take a smaller one.
     """
 
     kind: str
     noise_multiplier: float | None
     norm: float | None
-    learning_rate: float
 
     @property
     def clipping(self) -> Clipping:
@@ -78,106 +61,72 @@ class Panel:
         return f"{noise}, {'unclipped' if self.norm is None else f'C {self.norm:g}'}"
 
 
+# Those that the publication's claims rest on come first, so that a run that is cut short has them.
+_FIRST = ((2.0, 1.0), (4.0, 0.5), (1.0, 0.25), (2.0, 0.5))
+_PAIRS = (*_FIRST, *(pair for pair in itertools.product(NOISES, NORMS) if pair not in _FIRST))
+_CLAIMED = tuple(Panel(kind=PRIVATE, noise_multiplier=noise, norm=norm) for noise, norm in _PAIRS)
 PANELS = (
-    *(
-        Panel(kind=PRIVATE, noise_multiplier=noise, norm=norm, learning_rate=4.0)
-        for norm, noise in itertools.product(NORMS, NOISES)
-    ),
-    *(Panel(kind=CLIP_ONLY, noise_multiplier=None, norm=norm, learning_rate=4.0) for norm in NORMS),
-    *(Panel(kind=NOISE_ONLY, noise_multiplier=noise, norm=None, learning_rate=0.5) for noise in NOISES),
+    *_CLAIMED[: len(_FIRST)],
+    *(Panel(kind=CLIP_ONLY, noise_multiplier=None, norm=norm) for norm in NORMS),
+    *(Panel(kind=NOISE_ONLY, noise_multiplier=noise, norm=None) for noise in NOISES),
+    *_CLAIMED[len(_FIRST) :],
+)
+# Least and most noise, no noise, and no clipping.
+QUICK_PANELS = tuple(
+    panel
+    for panel in PANELS
+    if (panel.kind, panel.noise_multiplier, panel.norm)
+    in ((PRIVATE, 2.0, 1.0), (PRIVATE, 1.0, 0.25), (CLIP_ONLY, None, 0.25), (NOISE_ONLY, 4.0, None))
 )
 
 
-def digits(device: torch.device) -> tuple[ArrayDataset, ArrayDataset]:
-    """Return the 8x8 digits of scikit-learn, four fifths to train on and one to test on."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise DependencyError(
-            "The digits of this study come with scikit-learn, which is not installed. "
-            "Run: pip install 'privet[effects]'"
-        ) from None
-    found = load_digits()
-    features = torch.tensor(found.data, dtype=torch.float32) / 16
-    order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))
-    whole = ArrayDataset(features=features[order], labels=torch.tensor(found.target, dtype=torch.int64)[order])
-    train, test = (
-        on_device(ArrayDataset(features=whole.features[rows], labels=whole.labels[rows]), device)
-        for rows in (slice(_NUM_TRAIN), slice(_NUM_TRAIN, None))
-    )
-    return train, test
-
-
-def digits_plan(*, clipping: Clipping, noise: Noise, mask: Mask, epochs: int) -> Plan:
-    """Return the plan of a run on the digits."""
-    return Plan(
-        sampling=Poisson.for_dataset(dataset_size=_NUM_TRAIN, batch_size=256, epochs=epochs),
-        clipping=clipping,
-        noise=noise,
-        mask=mask,
-        delta=1e-4,
-        adjacency=Adjacency.ADD_REMOVE,
-        unit=Unit.RECORD,
-    )
-
-
-def digits_model(seed: int, device: torch.device) -> nn.Module:
-    """Return the network with 19,210 parameters."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 10)).to(device)
-
-
-def steps_of(model: nn.Module, train: ArrayDataset, plan: Plan, learning_rate: float, seed: int) -> Iterator[Step]:
-    """Train; yield every step after its update, to look at the model and the mask."""
-    optimizer = SGD(model.parameters(), lr=learning_rate)
-
-    def loss_of(features: Tensor, labels: Tensor) -> Tensor:
-        return losses(model(features), labels)
-
-    with privatize(
-        model, optimizer, train, plan, performance=Performance(physical_batch_size=512), seed=seed
-    ) as session:
-        for step in session.steps():
-            step.accumulate(loss_of)
-            step.update()
-            yield step
-
-
-def losses(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return one loss per example."""
-    return functional.cross_entropy(outputs, labels, reduction="none")
-
-
 def run_signs_study(
-    *, seeds: Sequence[int], device: torch.device, panels: Sequence[Panel] = PANELS, epochs: int = 20
+    task: MaskTask,
+    *,
+    seeds: Sequence[int],
+    device: torch.device,
+    panels: Sequence[Panel] = PANELS,
+    earlier: Sequence[Row] = (),
 ) -> Iterator[Row]:
-    """Train with every panel, rate and seed, and yield one row of figures as each is known."""
-    train, test = digits(device)
+    """Train with every panel, rate and seed, and yield one row of figures as each is known.
+
+    Rows of an earlier run are yielded again in their places and not trained again.
+    """
+    train, test = task.load(device)
+    known = {_run_of(row): row for row in earlier}
     for seed, panel, rate in itertools.product(seeds, panels, RATES):
-        began = time.monotonic()
-        model = digits_model(seed, device)
-        mask = RandomMask(schedule=GradualCooling(final=rate))
-        plan = digits_plan(clipping=panel.clipping, noise=panel.noise, mask=mask, epochs=epochs)
-        for _ in steps_of(model, train, plan, panel.learning_rate, seed):
-            pass
-        yield {
+        facts = {
             "arm": f"{panel.kind}, {panel.title}, rate {rate:g}",
+            "task": task.name,
             "kind": panel.kind,
             "panel": panel.title,
             "noise_multiplier": panel.noise_multiplier,
             "norm": panel.norm,
             "rate": rate,
             "seed": seed,
-            "accuracy": _accuracy(model, test),
-            "train_accuracy": _accuracy(model, train),
+        }
+        if _run_of(facts) in known:
+            yield known[_run_of(facts)]
+            continue
+        began = time.monotonic()
+        model = task.model(seed, device)
+        mask = RandomMask(schedule=GradualCooling(final=rate)) if rate else NoMask()
+        plan = task.plan(clipping=panel.clipping, noise=panel.noise, mask=mask)
+        learning_rate = task.unclipped_rate if panel.norm is None else task.learning_rate
+        task.train(model, train, plan, seed=seed, learning_rate=learning_rate)
+        yield {
+            **facts,
+            "learning_rate": learning_rate,
+            "epochs": task.epochs,
+            "accuracy": accuracy(model, test),
+            "train_accuracy": accuracy(model, train),
             "seconds": round(time.monotonic() - began, 1),
+            "device": device.type,
         }
 
 
-@torch.no_grad()
-def _accuracy(model: nn.Module, part: ArrayDataset) -> float:
-    return float((model(part.features).argmax(1) == part.labels).double().mean())
+def _run_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["arm"], row["seed"]
 
 
 def signs_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from privet.accounting.ledger.ledger import Ledger
-from privet.accounting.ledger.rows import VoidReason
+from privet.accounting.ledger.rows import Purpose, VoidReason
 from privet.accounting.ledger.tally import LedgerHead
 from privet.accounting.ledger.views import LedgerView
 
-__all__ = ["Ledger", "LedgerHead", "LedgerView", "VoidReason"]
+__all__ = ["Ledger", "LedgerHead", "LedgerView", "Purpose", "VoidReason"]

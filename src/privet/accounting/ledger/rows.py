@@ -272,6 +272,47 @@ class Closed:
         return cls(returned=tuple(Reserved.read(part) for part in body["returned"]))
 
 
+class Purpose(Enum):
+    """Why something besides the rounds of a plan was released. A closed list, with what each rests on."""
+
+    EVALUATION = "evaluation"
+
+    @property
+    def assumption(self) -> str:
+        """What a guarantee assumes because of such a release."""
+        return (
+            f"classes, groups, bins and clips of the private {self.value} are public and were not chosen by looking at "
+            "the private data"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Further:
+    """One release besides the rounds of the plan is charged, and may now be made by the process that wrote the row.
+
+    Attributes:
+        purpose: What for.
+        coded: Its event.
+        coordinates: How many numbers get noise.
+    """
+
+    kind: ClassVar[str] = "further"
+    purpose: Purpose
+    coded: CodedEvent
+    coordinates: int
+
+    def body(self) -> Json:
+        return {"coordinates": self.coordinates, "event": self.coded.form, "purpose": self.purpose.value}
+
+    @classmethod
+    def read(cls, body: Json) -> Further:
+        return cls(
+            purpose=Purpose(body["purpose"]),
+            coded=CodedEvent.read(body["event"]),
+            coordinates=checks.count("coordinates", body["coordinates"]),
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Completed:
     """The plan was carried out to its end, in the way that a bound on the end of a run is proven for."""
@@ -288,7 +329,18 @@ class Completed:
 
 
 Row: TypeAlias = (
-    Created | Reserved | Mismatched | Voided | Changed | Unexplained | Completed | Closed | Tried | Settled | Vouched
+    Created
+    | Reserved
+    | Further
+    | Mismatched
+    | Voided
+    | Changed
+    | Unexplained
+    | Completed
+    | Closed
+    | Tried
+    | Settled
+    | Vouched
 )
 """Every kind of row. One that is added here has no meaning until the tally gives it one, and mypy says so."""
 _KINDS: Mapping[bytes, Any] = {piece.kind.encode(): piece for piece in get_args(Row)}

@@ -7,7 +7,7 @@ file: the same code checks a ledger on disk, one in memory and one on a simulate
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from privet.accounting.ledger.rows import (
     CodedEvent,
     Completed,
     Created,
+    Further,
     Mismatched,
     Reserved,
     Row,
@@ -81,6 +82,7 @@ class Tally:
         self._digests = bytearray()
         self._events: dict[bytes, DpEvent] = {}
         self._charged: dict[bytes, int] = {}
+        self.further: list[Further] = []
         self._writer = b""
         self._writer_closed = False
         self._earlier_writers: set[bytes] = set()
@@ -98,14 +100,23 @@ class Tally:
         return [(self._events[key], rounds) for key, rounds in self._charged.items() if rounds > 0]
 
     @property
+    def planned(self) -> list[tuple[DpEvent, int]]:
+        """What is charged, without the releases besides the plan."""
+        besides = Counter(release.coded.key for release in self.further)
+        left = [(self._events[key], rounds - besides[key]) for key, rounds in self._charged.items()]
+        return [(event, rounds) for event, rounds in left if rounds > 0]
+
+    @property
     def charged_rounds(self) -> int:
-        """How many rounds are charged in all."""
-        return sum(self._charged.values())
+        """How many rounds of the plan are charged; releases besides the plan are no rounds of it."""
+        return sum(self._charged.values()) - len(self.further)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the first row says that a guarantee rests on, and what the user changed, each change once."""
-        return self._assumed + tuple(dict.fromkeys(change.assumption for change in self.public_changes)) + self.vouched
+        changes = dict.fromkeys(change.assumption for change in self.public_changes)
+        besides = dict.fromkeys(release.purpose.assumption for release in self.further)
+        return (*self._assumed, *changes, *besides, *self.vouched)
 
     @property
     def why_not_private(self) -> tuple[str, ...]:
@@ -186,7 +197,7 @@ class Tally:
         if self.unexplained:
             raise LedgerMismatch(f"Nothing is promised for this run: {self.unexplained[0].why_not_private}.")
         planned = _Allowance(segments)
-        for event, rounds in self.charged:
+        for event, rounds in self.planned:
             planned.spend(event, rounds)
 
     def _check_chain(self, fields: RowFields) -> None:
@@ -223,6 +234,12 @@ class Tally:
         match entry:
             case Reserved():
                 self._charge(entry.coded, entry.count, is_returnable=True)
+            case Further():
+                # A bound on the last model of a run is about its steps, and stands beside what is released later.
+                was_complete = self.is_complete
+                self._charge(entry.coded, 1, is_returnable=True)
+                self.further.append(entry)
+                self.is_complete = was_complete
             case Created():
                 # runs of format 1 have no name of their own, but a first row like no other
                 self.run = entry.run or hashlib.sha256(line).hexdigest()[:32]
@@ -254,6 +271,7 @@ class Tally:
                 for part in entry.returned:
                     self._use(part.coded, part.count)
                     self._charged[part.coded.key] -= part.count
+                    self._keep_further(part.coded)
                 self._writer_closed = True
             case _:
                 assert_never(entry)
@@ -265,6 +283,11 @@ class Tally:
         self._charged[key] = self._charged.get(key, 0) + rounds
         if is_returnable:
             self._returnable[key] = self._returnable.get(key, 0) + rounds
+
+    def _keep_further(self, coded: CodedEvent) -> None:
+        """Refuse a closing row that gives back a release besides the plan, which nobody ever does."""
+        if self._charged[coded.key] < sum(release.coded.key == coded.key for release in self.further):
+            raise LedgerCorrupt(f"Row {self.num_rows} of the ledger gives back a release besides the plan.")
 
     def _use(self, coded: CodedEvent, rounds: int) -> None:
         left = self._returnable.get(coded.key, 0) - rounds

@@ -45,8 +45,14 @@ class LedgerFacts:
     """Whether a row says that the plan was carried out to its end, and nothing was charged after it."""
     charged = _Fact(lambda tally: tally.charged)
     """Every charged event with its number of rounds, in the order in which each was first charged."""
+    planned = _Fact(lambda tally: tally.planned)
+    """What is charged, without the releases besides the plan."""
+    further = _Fact(lambda tally: tuple(tally.further))
+    """The releases besides the plan, such as private evaluations, in their order."""
+    besides = _Fact(lambda tally: tuple((release.coded.event, 1) for release in tally.further))
+    """The events of these releases."""
     charged_rounds = _Fact(lambda tally: tally.charged_rounds)
-    """How many rounds are charged in all."""
+    """How many rounds of the plan are charged."""
     event = _Fact(lambda tally: compose(tally.charged))
     """Everything charged, as one event for an accountant."""
     head = _Fact(lambda tally: tally.head)

@@ -22,7 +22,7 @@ from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.columns import ADULT, ADULT_FEATURES, adult_schema
 from privet.datasets.encoding import encode_columns
 from privet.datasets.info import DatasetInfo, Normalisation
-from privet.datasets.own.declared_table import DeclaredTable
+from privet.datasets.own.declared_table import DeclaredTable, Target
 from privet.datasets.tables import CategoryColumn, NumberColumn, count_surplus, read_csv, read_words
 from privet.errors import DataError
 
@@ -53,21 +53,38 @@ class ReadColumn:
     def name(self) -> str:
         return self.declared.name
 
+    @property
+    def header(self) -> str:
+        return self.declared.header
+
     def value(self, cell: str | None) -> float:
         return self.read(self.declared, "" if cell is None else cell.strip())
 
 
 def _strictly(column: AnyColumn, word: str) -> float:
-    """Return the clamped number or the code of the category; NaN if the cell is neither."""
+    """Return the clamped number or the code of the category; NaN if the cell is neither.
+
+    A gap is the default where one was declared, in test records as in training records.
+    """
+    if column.takes_gaps and is_gap(column, word):
+        return column.value(None)
     if isinstance(column, CategoryColumn):
         return column.categories.index(word) if word in column.categories else math.nan
     return math.nan if math.isnan(column.number(word)) else column.value(word)
 
 
+def is_gap(column: AnyColumn, word: str) -> bool:
+    """Whether a stripped cell is missing or empty, or NaN in a column of numbers."""
+    if isinstance(column, CategoryColumn):
+        # A category column may declare the empty category; then an empty cell is no gap.
+        return not word and word not in column.categories
+    return not word or word.lower() == "nan"
+
+
 def _adult() -> DeclaredTable:
     label = adult_schema(income_suffix="").columns[-1]
     assert isinstance(label, CategoryColumn)
-    return DeclaredTable(features=ADULT_FEATURES, label=label)
+    return DeclaredTable(features=ADULT_FEATURES, targets=(Target.classes(label),))
 
 
 OWN_TABLES: Mapping[str, DeclaredTable] = MappingProxyType({ADULT.name: _adult()})
@@ -136,7 +153,8 @@ def load_declared_table(
 
 def _encoded(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:
     features = encoded_features(found, table, normalisation)
-    return ArrayDataset(features=features, labels=torch.from_numpy(found[table.label.name].astype(np.int64)))
+    values = [found[target.column.name] for target in table.targets]
+    return ArrayDataset(features=features, labels=table.task.encoded(values))
 
 
 def encoded_features(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> Tensor:

@@ -149,13 +149,10 @@ class RunningBookKeeping:
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
         """Run the backward pass and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
-        return self.add_present(losses, rule, into, None).norms
+        return self._add(losses, rule, into, None).norms
 
-    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor | None) -> Present:
-        """Add the clipped sum without consulting the host; see :meth:`ReplayableEngine.add_present`.
-
-        Without ``present`` no row is padding, and the host may be consulted.
-        """
+    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor) -> Present:
+        """Add the clipped sum without consulting the host; see :meth:`ReplayableEngine.add_present`."""
         return self._add(losses, rule, into, present)
 
     def add_scattered(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, num_present: int) -> Tensor:
@@ -309,9 +306,11 @@ class RunningBookKeeping:
     ) -> None:
         """Run the backward pass and hand the per-example gradients of every parameter to the clipper."""
         collector = Collector(
-            prepared=prepared, batch_size=recording.batch_size, parameters=self.parameters, clipper=clipper
-        )
-        send_back(losses.sum(), recording, prepared.reach.roots, keep_graph=keep_graph, receive=collector.receive)
+            prepared=prepared, batch_size=recording.batch_size, parameters=self.parameters, clipper=clipper,
+            has_code_on_the_way=recording.asks_derived,
+        )  # fmt: skip
+        receive = collector.receive if prepared.alike and clipper.takes_layers else collector.take
+        send_back(losses.sum(), recording, prepared.reach.roots, keep_graph=keep_graph, receive=receive)
         prepared.reach.check_heard(recording, self.layout)
         with torch.no_grad():
             collector.finish()

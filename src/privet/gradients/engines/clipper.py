@@ -15,6 +15,7 @@ from torch import Tensor
 
 from privet.gradients.engines.holding import held_factors
 from privet.gradients.forms.axis_squares import add_axis_squares
+from privet.gradients.forms.derived import Derived
 from privet.gradients.forms.layer_sums import add_layer_sums
 from privet.gradients.forms.masked import SomeRows, keep_coordinates, keep_rows
 from privet.gradients.forms.per_example import Explicit, PerExample, clears_in_place, num_elements, zero_rows
@@ -89,10 +90,13 @@ class Clipper:
         self._limit = self._POOLED_ON_PROCESSOR if into.flat.device.type == "cpu" else self._POOLED
         self._batch_size = batch_size
         # layers are taken together in plain units, without a mask, one batch after the other
-        self.takes_layers = present is None and into.frame is None and into.keep is None and into.squares is None
+        is_plain = into.frame is None and into.keep is None and into.squares is None
+        self.takes_layers = present is None and is_plain
+        self._takes_derived = is_plain and into.scatter is None
         self._squares: defaultdict[int, list[Squares]] = defaultdict(list)  # by group
         self._kept: dict[int, PerExample] = {}
         self._layers: list[tuple[Sequence[int], PerExample]] = []  # several parameters' gradients in one form
+        self._derived: list[tuple[Sequence[int], Derived]] = []  # those of parameters that a tensor is computed from
         # by group, rows of small written-out gradients with the parameters that share them
         self._small: defaultdict[int, list[tuple[Sequence[int], Tensor]]] = defaultdict(list)
         self._pools: list[_Pool] = []
@@ -150,6 +154,25 @@ class Clipper:
         self._squares[group].append(replace(squares, sums=squares.sums.view(shape), sizes=sizes))
         self._layers.append((positions, kept))
 
+    def may_take_derived(self, positions: Sequence[int], part: PerExample, size: int) -> bool:
+        """Whether gradients that go back to these parameters through a tensor of this size are taken as they are.
+
+        Small ones are written out and pooled, which takes fewer launches.
+        """
+        groups = {self._into.layout.groups[position] for position in positions}
+        return self._takes_derived and len(groups) == 1 and len(part) * size > self._limit
+
+    def take_derived(self, positions: Sequence[int], part: Derived) -> None:
+        """Measure the gradients of several parameters of one clipping group, from those of a tensor computed from them.
+
+        ``may_take_derived`` says whether that can be.
+        """
+        found = self.measured[positions[0]] = self._measurement(positions[0], part)
+        squares, kept = found.choice.strategy.measure(part)
+        assert isinstance(kept, Derived), "what is kept goes back in the end"
+        self._squares[self._into.layout.groups[positions[0]]].append(squares)
+        self._derived.append((positions, kept))
+
     def _masked(self, position: int, part: PerExample) -> PerExample:
         assert self._into.keep is not None
         shape, where, kept = self._into.layout.shapes[position], self._into.layout.slices[position], self._into.kept
@@ -182,6 +205,9 @@ class Clipper:
         layout, total = self._into.layout, torch.zeros_like(self._into.flat)
         for position, part in self._parts().items():
             part.add_weighted_sum(weights, total[layout.slices[position]].view(layout.shapes[position]))
+        for positions, derived in self._derived:
+            for position, found in zip(positions, derived.sums(weights), strict=True):
+                total[layout.slices[position]].view(layout.shapes[position]).add_(found)
         return total
 
     def finish(self, rule: ClippingRule) -> Tensor:
@@ -199,7 +225,8 @@ class Clipper:
         self.factors = factors
         if self._present is not None:
             is_cheap = clears_in_place(norms)
-            self.needs_check = not is_cheap and sum(map(num_elements, self._kept.values())) > self._SELECTED
+            held = [*self._kept.values(), *(part for _, part in self._derived)]
+            self.needs_check = not is_cheap and sum(map(num_elements, held)) > self._SELECTED
         bad = self._bad(norms)
         if bad is not None:
             factors = factors.masked_fill(bad.unsqueeze(1), 0)
@@ -207,6 +234,7 @@ class Clipper:
                 # zero times NaN is NaN: the contributions themselves must go, not only their weights
                 self._kept = {position: part.without(bad) for position, part in self._kept.items()}
                 self._layers = [(places, part.without(bad.repeat(len(places)))) for places, part in self._layers]
+                self._derived = [(places, part.without(bad)) for places, part in self._derived]
                 self._pools = [replace(pool, rows=zero_rows(pool.rows, bad)) for pool in self._pools]
         if self._into.scatter is None:
             self._add(factors)
@@ -235,6 +263,9 @@ class Clipper:
         for positions, part in self._layers:
             weights = factors[:, layout.groups[positions[0]]]
             add_layer_sums(part, weights, [places[position] for position in positions])
+        for positions, derived in self._derived:
+            sums_of = derived.sums(factors[:, layout.groups[positions[0]]])
+            torch._foreach_add_([places[position] for position in positions], sums_of)
         for pool in self._pools:
             sums = factors[:, pool.group] @ pool.rows
             if self._into.places is None:

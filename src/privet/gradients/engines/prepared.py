@@ -7,6 +7,7 @@ inputs and the output gradient of a batch into per-example gradients, in the sam
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,9 +20,10 @@ from privet.gradients.capture.observer import HALF
 from privet.gradients.capture.recorded import Reach, Recording, Source, Use, tensors_in
 from privet.gradients.engines.alike import Alike, alike_in
 from privet.gradients.engines.clipper import Clipper, Measurement
-from privet.gradients.engines.support import quiet_vmap
+from privet.gradients.forms.derived import Derived, WayBack
 from privet.gradients.forms.joining import joined
 from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Outer, PerExample
+from privet.gradients.forms.writing import written_out
 from privet.gradients.norms.planner import Planner
 from privet.gradients.rules.example_axis import FRONT, ExampleAxis
 from privet.gradients.rules.layer_rules import OWN_RULES, ROW_WISE, convolution, geometry_of, linear
@@ -160,7 +162,7 @@ class Prepared:
         planner: Which planner was asked, and which revision of its choices holds.
         is_by_rules: Whether rules form the gradients, and not a backward pass for each example.
         measured: How the norms of each parameter's gradients are measured.
-        alike: For each use the uses that are handled together with it, if there are any.
+        alike: For each use the uses that are handled together with it, if there are any; empty if no use has some.
         bound: For each use its rule bound to it, if it is handled alone and can be.
     """
 
@@ -188,8 +190,9 @@ class Prepared:
 
         found = alike_in(recording.uses, self.axes, self.rules, may_join, layout.groups)
         by_number = {number: some for some in found for number in some.numbers}
-        self.alike = [by_number.get(number) for number in range(len(self.shapes))]
-        plain = zip(recording.uses, self.rules, self.axes, self.alike, strict=True)
+        alike = [by_number.get(number) for number in range(len(self.shapes))]
+        self.alike = alike if found else ()
+        plain = zip(recording.uses, self.rules, self.axes, alike, strict=True)
         self.bound = [bound(use, rule, axis, size) if some is None else None for use, rule, axis, some in plain]
 
     def fits(self, recording: Recording, planner: Planner) -> bool:
@@ -210,15 +213,19 @@ class Collector:
     batch_size: int
     parameters: Sequence[nn.Parameter]
     clipper: Clipper
+    has_code_on_the_way: bool = False  # whether the program may change gradients of what it computes from parameters
     _heard: dict[int, list[Use]] = field(default_factory=dict)  # uses that wait for others of their shape
     _waiting: dict[int, list[PerExample]] = field(default_factory=dict)  # of parameters that are used more than once
     _derived: list[tuple[Source, PerExample]] = field(default_factory=list)
 
     def receive(self, use: Use) -> None:
-        """Apply the rule of a use whose output gradient has arrived, unless it waits for others of its shape."""
-        alike = self.prepared.alike[use.number] if self.prepared.alike and self.clipper.takes_layers else None
+        """Apply the rule of a use whose output gradient has arrived, unless it waits for others of its shape.
+
+        For programs in which some uses are handled together, and sums to which they can be added together.
+        """
+        alike = self.prepared.alike[use.number]
         if alike is None:
-            self._take(use)
+            self.take(use)
             return
         heard = self._heard.setdefault(alike.numbers[0], [])
         heard.append(use)
@@ -226,7 +233,7 @@ class Collector:
             del self._heard[alike.numbers[0]]
             self._take_together(alike, heard)
 
-    def _take(self, use: Use) -> None:
+    def take(self, use: Use) -> None:
         """Apply the rule of a use, then let go of its tensors."""
         use.check_unchanged()
         known = self.prepared.bound[use.number] if self.prepared.bound else None
@@ -269,7 +276,7 @@ class Collector:
         one = alike.as_one(uses)
         if one is None:
             for use in uses:
-                self._take(use)
+                self.take(use)
             return
         rule, axis = self.prepared.rules[one.number], self.prepared.axes[one.number]
         for source, part in rule(one, axis, len(uses) * self.batch_size):
@@ -282,14 +289,32 @@ class Collector:
         """Carry derived gradients back, and join the uses of every parameter that had several."""
         for uses in self._heard.values():  # the others of their shape were not reached this time
             for use in uses:
-                self._take(use)
-        for source, part in self._derived:
-            with self.clipper.gathered([self.parameters[position] for position in sorted(source.parameters)]):
-                pulled = _pull_back(source.tensor, part, source.parameters, self.parameters)
-            for position, found in pulled:
-                self._waiting.setdefault(position, []).append(found)
+                self.take(use)
+        self._send_back_derived()
         for position, parts in self._waiting.items():
             self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
+
+    def _send_back_derived(self) -> None:
+        """Send gradients of tensors that were computed from parameters back to these."""
+        by_tensor: dict[int, tuple[Source, list[PerExample]]] = {}
+        for source, part in self._derived:
+            by_tensor.setdefault(id(source.tensor), (source, []))[1].append(part)
+        num_ways = Counter(position for source, _ in by_tensor.values() for position in source.parameters)
+        for source, parts in by_tensor.values():
+            part, positions = parts[0] if len(parts) == 1 else joined(parts), sorted(source.parameters)
+            parameters = tuple(self.parameters[position] for position in positions)
+            way = WayBack(tensor=source.tensor, parameters=parameters)
+            # norms of a parameter are those of all its gradients together
+            is_only = all(num_ways[position] == 1 and position not in self._waiting for position in positions)
+            is_plain = is_only and not self.has_code_on_the_way and way.is_linear
+            if is_plain and self.clipper.may_take_derived(positions, part, source.tensor.numel()):
+                self.clipper.take_derived(positions, Derived(part=part, way=way))
+                continue
+            with self.clipper.gathered(parameters):
+                found = way.of_each(written_out(part))
+            for position, gradients in zip(positions, found, strict=True):
+                if gradients is not None:
+                    self._waiting.setdefault(position, []).append(Explicit(gradients=gradients))
 
 
 def _formed(rule: Rule, use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
@@ -308,30 +333,3 @@ def _formed(rule: Rule, use: Use, axis: ExampleAxis, batch_size: int) -> list[Op
 
 def _number(use: Use) -> int:
     return use.number
-
-
-def _pull_back(
-    derived: Tensor, part: PerExample, positions: frozenset[int], parameters: Sequence[nn.Parameter]
-) -> list[tuple[int, PerExample]]:
-    """Carry per-example gradients of a derived tensor back to the parameters it was computed from."""
-    order = sorted(positions)
-    try:
-        with quiet_vmap():
-            pulled: Sequence[Tensor | None] = torch.autograd.grad(
-                derived,
-                [parameters[position] for position in order],
-                grad_outputs=part.in_full().to(derived.dtype),
-                is_grads_batched=True,
-                retain_graph=True,
-                allow_unused=True,
-            )
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise NoExampleRule(f"Gradients cannot be carried back to parameters together ({reason}).") from error
-    return [
-        (position, Explicit(gradients=gradients))
-        for position, gradients in zip(order, pulled, strict=True)
-        if gradients is not None
-    ]

@@ -11,24 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from privet.gradients.forms.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
-from privet.gradients.norms import kernels
-from privet.gradients.norms.conv_strategies import ConvKernel, GroupedNormOnly, Unfolded, patches_of
-from privet.gradients.norms.strategies import (
-    MAX_STORED,
-    NormOnly,
-    Squares,
-    Store,
-    hedged,
-    in_pieces,
-    parameter_size,
-    square_sums,
-)
+from privet.gradients.forms.writing import WRITERS, Writer, room_for_rounding
+from privet.gradients.norms.strategies import MAX_STORED, Squares, hedged, in_pieces, parameter_size, square_sums
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -205,70 +195,6 @@ class MaskedRankOne:
         return hedged(squares, squares, 1, outer.inputs), part
 
 
-class Writer(Protocol):
-    """One way to write gradients out."""
-
-    @property
-    def name(self) -> str:
-        """What a report calls it."""
-        ...
-
-    def fits(self, part: PerExample) -> bool:
-        """Whether it can write gradients of this form within the memory limits."""
-        ...
-
-    def write(self, part: PerExample) -> Tensor:
-        """Return the gradients ``[batch, *parameter]``, in memory of their own."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plainly:
-    """By the form itself: a batched product, a grouped convolution, a scatter."""
-
-    name: str = "plain"
-
-    def fits(self, part: PerExample) -> bool:
-        return True
-
-    def write(self, part: PerExample) -> Tensor:
-        """Write."""
-        return part.in_full().clone() if isinstance(part, Explicit) else part.in_full()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ByPatches:
-    """A convolution by a batched product with its patches."""
-
-    name: str = "patches"
-
-    def fits(self, part: PerExample) -> bool:
-        """Where unfolding is possible."""
-        return isinstance(part, Convolution) and Unfolded(by=Store(), keeps_convolution=False).fits(part)
-
-    def write(self, part: Any) -> Tensor:
-        """Unfold and multiply."""
-        written: Tensor = patches_of(part).in_full()
-        return written.view(-1, *part.geometry.weight_shape)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ByKernel:
-    """A two-dimensional convolution by the kernel for accelerators."""
-
-    name: str = "kernel"
-
-    def fits(self, part: PerExample) -> bool:
-        """On a device that runs kernels."""
-        return isinstance(part, Convolution) and part.inputs.dim() == 4 and kernels.available(part.inputs)
-
-    def write(self, part: Any) -> Tensor:
-        """Run the kernel; the norms it finds are those without a mask, and are dropped."""
-        _, kept = ConvKernel(store=True).measure(part)
-        assert isinstance(kept, Explicit), "storing was asked for"
-        return kept.gradients
-
-
 @dataclass(frozen=True, kw_only=True)
 class MaskedWritten:
     """Write the gradients out, clear what is masked and measure; keep them for the sum, or drop them.
@@ -300,22 +226,15 @@ class MaskedWritten:
             return Squares(sums=square_sums(written)), Explicit(gradients=written)
         squares = in_pieces(part, parameter_size(part.part), lambda piece: square_sums(self._written(piece)))
         # sum and norm are formed by different operations, so the margin of the unmasked norm applies
-        room = _room(part.part)
+        room = room_for_rounding(part.part)
         return replace(room, sums=squares), part
 
     def _written(self, part: Masked) -> Tensor:
         return self.by.write(part.part).mul_(part.keep)
 
 
-def _room(part: Any) -> Squares:
-    zeros = part.out_grads.new_zeros(len(part))
-    if isinstance(part, Lookup):
-        return hedged(zeros, part.out_grads.square().sum((1, 2)), part.ids.shape[1], part.out_grads)
-    return (GroupedNormOnly() if isinstance(part, Convolution) else NormOnly()).hedged(zeros, part)
-
-
 MASKED: Sequence[Any] = (
     MaskedRankOne(),
-    *(MaskedWritten(by=by, store=store) for by in (Plainly(), ByPatches(), ByKernel()) for store in (True, False)),
+    *(MaskedWritten(by=by, store=store) for by in WRITERS for store in (True, False)),
 )
 """Strategies for gradients under a mask of coordinates; where several fit, they are timed."""

@@ -354,31 +354,55 @@ class Convolution(_Factors):
 
     With ``sums_patches`` the weighted sum is a matrix product with the patches instead of a convolution's own weight
     gradient: faster on processors where the weight is large and the positions are few. Not for groups.
+
+    Each example has ``views`` images, one behind the other (augmented copies, frames); its gradient is their sum.
     """
 
     geometry: ConvGeometry
     sums_patches: bool = False
+    views: int = 1
 
     @property
     def shape_key(self) -> Hashable:
-        return (_key(self.inputs, self.out_grads), self.geometry)
+        return (_key(self.inputs, self.out_grads), self.geometry, self.views)
+
+    def __len__(self) -> int:
+        return self.inputs.shape[0] // self.views
+
+    def __getitem__(self, rows: slice) -> Convolution:
+        if self.views > 1:
+            start, stop, _ = rows.indices(len(self))
+            rows = slice(start * self.views, stop * self.views)
+        return replace(self, inputs=self.inputs[rows], out_grads=self.out_grads[rows])
+
+    def without(self, bad: Tensor) -> Convolution:
+        return super().without(bad if self.views == 1 else bad.repeat_interleave(self.views))
 
     def in_full(self) -> Tensor:
         """Make examples groups of one large convolution: its weight gradient holds theirs side by side.
 
-        This serves every stride, padding, dilation and group count that the library's own convolution serves.
+        This serves every stride, padding, dilation and group count that the library's own convolution serves. Views
+        of an example are the batch of that convolution, which is summed over.
         """
-        batch = len(self.inputs)
+        batch = len(self)
         flat = self._weight_gradient(
-            self.inputs.reshape(1, -1, *self.inputs.shape[2:]),
-            self.out_grads.reshape(1, -1, *self.out_grads.shape[2:]),
+            self._side_by_side(self.inputs),
+            self._side_by_side(self.out_grads),
             batch * self.geometry.groups,
             copies=batch,
         )
         return flat.view(batch, *self.geometry.weight_shape)
 
+    def _side_by_side(self, images: Tensor) -> Tensor:
+        """Return ``[views, examples * channels, ...]``."""
+        if self.views == 1:
+            return images.reshape(1, -1, *images.shape[2:])
+        by_view = images.reshape(len(self), self.views, *images.shape[1:]).transpose(0, 1)
+        return by_view.reshape(self.views, -1, *images.shape[2:])
+
     def add_weighted_sum(self, weights: Tensor, into: Tensor) -> None:
         """One ordinary weight gradient of the batch with scaled output gradients, or one product with its patches."""
+        weights = weights if self.views == 1 else weights.repeat_interleave(self.views)
         if self.sums_patches:
             back = scale(self.out_grads.flatten(2), weights).transpose(0, 1).flatten(1)
             processor_products.add_product(into.view(len(back), -1), back, self.patches().flatten(1).mT)
@@ -387,18 +411,18 @@ class Convolution(_Factors):
         into += self._weight_gradient(self.inputs, scaled, self.geometry.groups, copies=1)
 
     def patches(self) -> Tensor:
-        """Return what each position sees, ``[taps, batch, positions]``, by one strided copy."""
+        """Return what each position sees, ``[taps, images, positions]``, by one strided copy."""
         return self.strided_patches().flatten(0, -2 - len(self.geometry.stride)).flatten(2)
 
     def strided_patches(self) -> Tensor:
-        """Return a view of the padded inputs as ``[channels, *kernel, batch, *positions]``."""
+        """Return a view of the padded inputs as ``[channels, *kernel, images, *positions]``."""
         geometry = self.geometry
         padded = functional.pad(self.inputs, geometry.sides) if any(geometry.padding) else self.inputs
         padded = padded.contiguous()
         per_example, per_channel, *per_pixel = padded.stride()
         by_tap, by_position = map(mul, geometry.dilation, per_pixel), map(mul, geometry.stride, per_pixel)
         return padded.as_strided(
-            (*geometry.weight_shape[1:], len(self), *self.out_grads.shape[2:]),
+            (*geometry.weight_shape[1:], len(padded), *self.out_grads.shape[2:]),
             (per_channel, *by_tap, per_example, *by_position),
         )
 

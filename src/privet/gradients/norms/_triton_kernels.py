@@ -84,16 +84,16 @@ def clear_kernel(tensor, marked, width, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=[
-    "height", "width", "out_w", "tiles_o", "tiles_n", "num_tiles", "store",
+    "height", "width", "out_w", "views", "tiles_o", "tiles_n", "num_tiles", "store",
     "stride_h", "stride_w", "pad_h", "pad_w", "dil_h", "dil_w",
 ])  # fmt: skip
 def conv_kernel(
-    inputs, grads, stored, squares, in_channels, height, width, rows, positions, out_w, columns,
+    inputs, grads, stored, squares, in_channels, height, width, rows, positions, out_w, columns, views,
     tiles_o, tiles_n, groups, num_tiles, stride_h, stride_w, pad_h, pad_w, dil_h, dil_w, store,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program per tile of one example's weight gradient: grads [o, t] times patches [t, n]."""
+    """One program per tile of one example's weight gradient: grads [o, t] times patches [t, n], over all its views."""
     tile = tl.program_id(0)
     example = tl.program_id(1).to(tl.int64)
     tile_n = tile % tiles_n
@@ -104,11 +104,13 @@ def conv_kernel(
     channel = column // (KERNEL_H * KERNEL_W)
     down = ((column // KERNEL_W) % KERNEL_H) * dil_h - pad_h
     along = (column % KERNEL_W) * dil_w - pad_w
-    grad_base = grads + (example * groups + group) * rows * positions
-    input_base = inputs + (example * groups + group) * in_channels * height * width
+    blocks = tl.cdiv(positions, BLOCK_T)
     accumulated = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
-    for start in range(0, positions, BLOCK_T):
-        place = start + tl.arange(0, BLOCK_T)
+    for step in range(views * blocks):
+        image = example * views + step // blocks
+        grad_base = grads + (image * groups + group) * rows * positions
+        input_base = inputs + (image * groups + group) * in_channels * height * width
+        place = (step % blocks) * BLOCK_T + tl.arange(0, BLOCK_T)
         inside = place < positions
         g = tl.load(
             grad_base + out[:, None] * positions + place[None, :],
@@ -128,10 +130,12 @@ def conv_kernel(
     tl.store(squares + example * num_tiles + tile, tl.sum(tl.sum(accumulated * accumulated, 1), 0))
 
 
-@triton.jit(do_not_specialize=["height", "width", "tiles_o", "tiles_c", "num_tiles", "pad_h", "pad_w", "store"])
+@triton.jit(do_not_specialize=[
+    "height", "width", "views", "tiles_o", "tiles_c", "num_tiles", "pad_h", "pad_w", "store",
+])  # fmt: skip
 def conv_shift_kernel(
-    inputs, grads, stored, squares, channels, height, width, positions, rows, tiles_o, tiles_c, num_tiles,
-    pad_h, pad_w, store,
+    inputs, grads, stored, squares, channels, height, width, positions, rows, views, tiles_o, tiles_c,
+    num_tiles, pad_h, pad_w, store,
     KERNEL_H: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_T: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -145,15 +149,17 @@ def conv_shift_kernel(
     down = tile // (tiles_c * tiles_o)
     out = ((tile // tiles_c) % tiles_o) * BLOCK_O + tl.arange(0, BLOCK_O)
     channel = (tile % tiles_c) * BLOCK_C + tl.arange(0, BLOCK_C)
-    grad_base = grads + example * rows * positions
-    input_base = inputs + example * channels * positions
+    blocks = tl.cdiv(positions, BLOCK_T)
     known = (channel < channels)[None, :]
     left = tl.zeros((BLOCK_O, BLOCK_C), tl.float32)
     middle = tl.zeros((BLOCK_O, BLOCK_C), tl.float32)
     right = tl.zeros((BLOCK_O, BLOCK_C), tl.float32)
     shift = (down - pad_h) * width - pad_w
-    for start in range(0, positions, BLOCK_T):
-        place = start + tl.arange(0, BLOCK_T)
+    for step in range(views * blocks):
+        image = example * views + step // blocks
+        grad_base = grads + image * rows * positions
+        input_base = inputs + image * channels * positions
+        place = (step % blocks) * BLOCK_T + tl.arange(0, BLOCK_T)
         inside = place < positions
         y = place // width + down - pad_h
         x = place % width - pad_w
@@ -178,6 +184,31 @@ def conv_shift_kernel(
         tl.store(place + 2 * tap, right, mask=mask)
     total = tl.sum(tl.sum(left * left + middle * middle + right * right, 1), 0)
     tl.store(squares + example * num_tiles + tile, total)
+
+
+@triton.jit
+def row_squares_kernel(
+    gradients, direction, coefficients, found, rows, width, inner, step_example, step_row, step_in, step_out,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program per example and row: what lies in the plane of the row and what is left are squared apart."""
+    program = tl.program_id(0).to(tl.int64)
+    row = program % rows
+    place = tl.arange(0, BLOCK)
+    valid = place < width
+    base = gradients + (program // rows) * step_example + row * step_row
+    g = tl.load(base + (place // inner) * step_out + (place % inner) * step_in, mask=valid, other=0.0).to(tl.float32)
+    u = tl.load(direction + row * width + place, mask=valid, other=0.0)
+    one = 1.0 / tl.sqrt(width.to(tl.float32))
+    first = tl.sum(g, 0) * one
+    second = tl.sum(g * u, 0)
+    left = tl.where(valid, g - first * one - second * u, 0.0)
+    outside = tl.load(coefficients + row * 4)
+    along = tl.load(coefficients + row * 4 + 1)
+    across = tl.load(coefficients + row * 4 + 2)
+    other = tl.load(coefficients + row * 4 + 3)
+    total = outside * tl.sum(left * left, 0) + along * first * first + 2.0 * across * first * second
+    tl.store(found + program, tl.maximum(total + other * second * second, 0.0))
 
 
 @triton.jit(do_not_specialize=["length", "stretch", "num_stretches"])

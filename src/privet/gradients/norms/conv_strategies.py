@@ -69,8 +69,8 @@ def _hedged(squares: Tensor, part: Convolution) -> Squares:
     # squared length of the patch behind each position, over all channels: an upper bound where there are groups
     patches = _CONVOLVE[len(kernel)](pixels, ones, None, geometry.stride, geometry.padding, geometry.dilation)
     out_sizes = _pixel_sizes(part.out_grads)
-    sizes = (patches * out_sizes).flatten(1).sum(1)
-    return hedged(squares, sizes, out_sizes[0].numel(), part.inputs, convolves=True)
+    sizes = (patches * out_sizes).reshape(len(part), -1).sum(1)
+    return hedged(squares, sizes, part.views * out_sizes[0].numel(), part.inputs, convolves=True)
 
 
 def _pixel_sizes(images: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class Unfolded:
         if part.geometry.groups != 1:
             return False
         patches = math.prod(part.out_grads.shape[2:]) * math.prod(part.geometry.weight_shape[1:])
-        if len(part) * patches > MAX_STORED:
+        if len(part.inputs) * patches > MAX_STORED:
             return False
         return self.by.fits(patches_of(part[:1], shape_only=True))
 
@@ -119,21 +119,28 @@ class Unfolded:
 def patches_of(part: Convolution, *, shape_only: bool = False) -> Outer:
     """Return a convolution's gradients as those of a linear map over its patches."""
     geometry = part.geometry
-    out_grads = part.out_grads.flatten(2).mT
+    out_grads = _positions_of(part)
     if shape_only:
         width = math.prod(geometry.weight_shape[1:])
         return Outer(inputs=out_grads.new_empty(1).expand(*out_grads.shape[:2], width), out_grads=out_grads)
-    return Outer(inputs=_columns(part).mT, out_grads=out_grads)
+    columns = _columns(part).mT
+    return Outer(inputs=columns.reshape(*out_grads.shape[:2], columns.shape[2]), out_grads=out_grads)
+
+
+def _positions_of(part: Convolution) -> Tensor:
+    """Return output gradients ``[batch, positions, channels]``; those of all views of an example."""
+    out_grads = part.out_grads.flatten(2).mT
+    return out_grads if part.views == 1 else out_grads.reshape(len(part), -1, out_grads.shape[2])
 
 
 def _columns(part: Convolution) -> Tensor:
-    """Return the patches ``[batch, taps, positions]`` by one strided copy.
+    """Return the patches ``[images, taps, positions]`` by one strided copy.
 
     The library's own unfolding goes through the examples one by one, which on an accelerator is a launch for each.
     """
     taps, positions = math.prod(part.geometry.weight_shape[1:]), math.prod(part.out_grads.shape[2:])
     patches = part.strided_patches()
-    return patches.movedim(patches.dim() - 1 - len(part.geometry.stride), 0).reshape(len(part), taps, positions)
+    return patches.movedim(patches.dim() - 1 - len(part.geometry.stride), 0).reshape(-1, taps, positions)
 
 
 def _is_copied_by_pixel(part: Convolution) -> bool:
@@ -151,10 +158,10 @@ def _is_copied_by_pixel(part: Convolution) -> bool:
 def _pixel_patches_of(part: Convolution) -> Outer:
     """Return gradients as those of a linear map over patches whose channels come last."""
     patches = _PixelPatches(part)
-    rows = patches.view.new_empty(len(part), *patches.view.shape[1:])
+    rows = patches.view.new_empty(patches.view.shape)
     patches.copy(slice(None), rows)
-    rows = rows.view(len(part), math.prod(part.out_grads.shape[2:]), -1)
-    return Outer(inputs=rows, out_grads=part.out_grads.flatten(2).mT)
+    out_grads = _positions_of(part)
+    return Outer(inputs=rows.view(*out_grads.shape[:2], -1), out_grads=out_grads)
 
 
 def _gradients_by_pixel(part: Convolution) -> tuple[Tensor, Tensor]:
@@ -164,9 +171,11 @@ def _gradients_by_pixel(part: Convolution) -> tuple[Tensor, Tensor]:
         The gradients as they lie in memory, and in the order of the weight.
     """
     patches, back = _PixelPatches(part), part.out_grads.flatten(2)
-    shape = patches.view.shape[1:]
+    if part.views > 1:
+        back = back.reshape(len(part), part.views, *back.shape[1:]).transpose(1, 2).flatten(2)
+    shape = (part.views, *patches.view.shape[1:])
     rows = max(1, min(len(part), _CACHED // max(1, math.prod(shape))))
-    scratch = patches.view.new_empty(rows, *shape)
+    scratch = patches.view.new_empty(rows * part.views, *shape[1:])
     out_channels, in_channels, *kernel = part.geometry.weight_shape
     taps = math.prod(kernel) * in_channels
     # products whose rows do not fill the processor's registers are slow: then those rows become columns
@@ -174,8 +183,8 @@ def _gradients_by_pixel(part: Convolution) -> tuple[Tensor, Tensor]:
     written = back.new_empty(len(part), *((taps, out_channels) if taps_first else (out_channels, taps)))
     for start in range(0, len(part), rows):
         some, into = back[start : start + rows], written[start : start + rows]
-        here = scratch[: some.shape[0]]
-        patches.copy(slice(start, start + rows), here)
+        here = scratch[: some.shape[0] * part.views]
+        patches.copy(slice(start * part.views, (start + rows) * part.views), here)
         flat = here.view(some.shape[0], back.shape[2], taps)
         factors = (flat.mT, some.mT) if taps_first else (some, flat)
         processor_products.batched_product(*factors, into)
@@ -196,7 +205,7 @@ class _PixelPatches:
         by_position, by_tap = map(mul, geometry.stride, per_pixel), map(mul, geometry.dilation, per_pixel)
         positions, (_, channels, *kernel) = part.out_grads.shape[2:], geometry.weight_shape
         self.view = padded.as_strided(
-            (len(part), *positions, *kernel, channels), (per_example, *by_position, *by_tap, per_channel)
+            (len(padded), *positions, *kernel, channels), (per_example, *by_position, *by_tap, per_channel)
         )
         self._images, self._places = padded.flatten(1), None
         if geometry.run <= _SHORT_RUN:
@@ -213,7 +222,7 @@ class _PixelPatches:
 
 def _may_sum_patches(part: Convolution) -> bool:
     """Whether a product with patches may beat the library's weight gradient: few positions for the size of a weight."""
-    if part.inputs.is_cuda or part.geometry.groups != 1:
+    if part.inputs.is_cuda or part.geometry.groups != 1 or part.views > 1:
         return False
     width_out, width_in = part.geometry.weight_shape[0], math.prod(part.geometry.weight_shape[1:])
     positions = len(part) * math.prod(part.out_grads.shape[2:])
@@ -255,11 +264,11 @@ class PixelGram:
         return "pixel gram, patches" if self.sums_patches else "pixel gram"
 
     def fits(self, part: Convolution) -> bool:
-        """Two-dimensional, ungrouped, undilated, and cheaper than a few weight gradients."""
+        """Two-dimensional, ungrouped, undilated, of one view, and cheaper than a few weight gradients."""
         geometry = part.geometry
         if self.sums_patches and not _may_sum_patches(part):
             return False
-        if part.inputs.dim() != 4 or geometry.groups != 1 or set(geometry.dilation) != {1}:
+        if part.inputs.dim() != 4 or geometry.groups != 1 or set(geometry.dilation) != {1} or part.views > 1:
             return False
         out_channels, in_channels, *kernel = geometry.weight_shape
         positions = math.prod(part.out_grads.shape[2:])
@@ -306,9 +315,11 @@ class ShiftedStore:
     name: str = "shifted store"
 
     def fits(self, part: Convolution) -> bool:
-        """Two-dimensional, ungrouped, of stride one, with few output channels, on a processor."""
+        """Two-dimensional, ungrouped, of stride one and one view, with few output channels, on a processor."""
         geometry = part.geometry
-        if part.inputs.dim() != 4 or part.inputs.is_cuda or geometry.groups != 1 or set(geometry.stride) != {1}:
+        if part.inputs.dim() != 4 or part.inputs.is_cuda or geometry.groups != 1 or part.views > 1:
+            return False
+        if set(geometry.stride) != {1}:
             return False
         return geometry.weight_shape[0] <= _FEW_CHANNELS and Store().fits(part)
 
@@ -356,6 +367,7 @@ class ConvKernel:
             padding=geometry.padding,
             dilation=geometry.dilation,
             groups=geometry.groups,
+            views=part.views,
             store=self.store,
         )
         if stored is not None:

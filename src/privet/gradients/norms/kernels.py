@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from privet.gradients.norms.product_precision import convolutions_round, products_round
+
 _log = logging.getLogger("privet")
 
 
@@ -150,7 +152,7 @@ def gram_square_norms(inputs: Tensor, out_grads: Tensor, *, block: int) -> Tenso
     settings = {
         "BLOCK_T": block,
         "BLOCK_K": 32 if inputs.element_size() == 4 else 64,
-        "PRECISION": _precision(allow_tf32=torch.backends.cuda.matmul.allow_tf32),
+        "PRECISION": _precision(allow_tf32=products_round()),
         "num_warps": 8 if block >= 128 else 4,
         "num_stages": 3,
     }
@@ -191,17 +193,20 @@ def conv_square_norms(
     dilation: tuple[int, ...],
     groups: int,
     store: bool,
+    views: int = 1,
 ) -> tuple[Tensor, Tensor | None]:
     """Return squared norms of the per-example weight gradients of a 2-D convolution, and the gradients if stored.
 
-    The patches are formed by index arithmetic inside the kernel, never in memory.
+    The patches are formed by index arithmetic inside the kernel, never in memory. Every ``views`` images in a row are
+    those of one example, and their gradients are added.
     """
     inputs, out_grads = inputs.contiguous(), out_grads.contiguous()
-    batch, _, height, width = inputs.shape
+    images, _, height, width = inputs.shape
+    batch = images // views
     out_channels, in_channels, kernel_h, kernel_w = weight_shape
     is_plain = groups == 1 and set(stride) == {1} and set(dilation) == {1} and kernel_w == 3 and in_channels > 16
     if is_plain and out_grads.shape[2:] == inputs.shape[2:]:
-        return _shifted_square_norms(inputs, out_grads, weight_shape, padding=padding, store=store)
+        return _shifted_square_norms(inputs, out_grads, weight_shape, padding=padding, store=store, views=views)
     columns = in_channels * kernel_h * kernel_w
     rows = out_channels // groups
     block_o = 64 if rows > 32 else 32 if rows > 16 else 16
@@ -213,7 +218,7 @@ def conv_square_norms(
     stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
     arguments = (
         inputs, out_grads, stored, squares, in_channels, height, width, rows, _positions(out_grads),
-        out_grads.shape[3], columns,
+        out_grads.shape[3], columns, views,
         tiles_o, tiles_n, groups, num_tiles, *stride, *padding, *dilation, int(store),
     )  # fmt: skip
     settings = {
@@ -222,7 +227,7 @@ def conv_square_norms(
         "BLOCK_O": block_o,
         "BLOCK_N": block_n,
         "BLOCK_T": _block_of_positions(out_grads),
-        "PRECISION": _precision(allow_tf32=torch.backends.cudnn.allow_tf32),
+        "PRECISION": _precision(allow_tf32=convolutions_round()),
         "num_warps": 8 if block_n == 128 and block_o == 64 else 4,
         "num_stages": 3,
     }
@@ -231,9 +236,11 @@ def conv_square_norms(
 
 
 def _shifted_square_norms(
-    inputs: Tensor, out_grads: Tensor, weight_shape: tuple[int, ...], *, padding: tuple[int, ...], store: bool
-) -> tuple[Tensor, Tensor | None]:
-    batch, channels, height, width = inputs.shape
+    inputs: Tensor, out_grads: Tensor, weight_shape: tuple[int, ...], *, padding: tuple[int, ...], store: bool,
+    views: int,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    images, channels, height, width = inputs.shape
+    batch = images // views
     rows, kernel_h = weight_shape[0], weight_shape[2]
     block_o, block_c = 64 if rows > 32 else 32, 64 if channels > 32 else 32
     tiles_o, tiles_c = _tiles(rows, block_o), _tiles(channels, block_c)
@@ -242,7 +249,7 @@ def _shifted_square_norms(
     shape = (batch, kernel_h, 3, rows, channels) if store else (1,)
     stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
     arguments = (
-        inputs, out_grads, stored, squares, channels, height, width, _positions(out_grads), rows,
+        inputs, out_grads, stored, squares, channels, height, width, _positions(out_grads), rows, views,
         tiles_o, tiles_c, num_tiles, *padding, int(store),
     )  # fmt: skip
     settings = {
@@ -250,12 +257,38 @@ def _shifted_square_norms(
         "BLOCK_O": block_o,
         "BLOCK_C": block_c,
         "BLOCK_T": _block_of_positions(out_grads),
-        "PRECISION": _precision(allow_tf32=torch.backends.cudnn.allow_tf32),
+        "PRECISION": _precision(allow_tf32=convolutions_round()),
         "num_warps": 4,
         "num_stages": 3,
     }
     launch(_module().conv_shift_kernel, (num_tiles, batch), arguments, settings)
     return squares.sum(1), stored.permute(0, 3, 4, 1, 2) if store else None
+
+
+def row_squares(gradients: Tensor, direction: Tensor, coefficients: Tensor) -> Tensor:
+    """Return a quadratic form of each row of many gradients; see :class:`privet.gradients.forms.by_rows.RowLengths`.
+
+    Shapes: ``gradients [batch, rows, ...]``, ``direction [rows, width]``, ``coefficients [rows, 4]``; result
+    ``[batch, rows]``. Gradients whose channels come last in memory are read as they lie.
+    """
+    batch, rows = gradients.shape[:2]
+    flat = gradients.flatten(3) if gradients.dim() > 3 else gradients
+    if flat.dim() == 4 and flat.stride(2) == 1:
+        inner, step_in, step_out = flat.shape[2], 1, flat.stride(3)
+        direction = direction.view(rows, inner, -1).mT
+    else:
+        flat = gradients.reshape(batch, rows, -1).contiguous()
+        inner, step_in, step_out = flat.shape[2], 1, 0
+    width = direction.numel() // rows
+    found = torch.empty(batch, rows, device=gradients.device, dtype=torch.float32)
+    arguments = (
+        flat, direction.contiguous(), coefficients.contiguous(), found, rows, width, inner, flat.stride(0),
+        flat.stride(1), step_in, step_out,
+    )  # fmt: skip
+    block = max(16, 1 << (width - 1).bit_length())
+    settings = {"BLOCK": block, "num_warps": 8 if block >= 4096 else 4 if block >= 512 else 1}
+    launch(_module().row_squares_kernel, (batch * rows,), arguments, settings)
+    return found
 
 
 def row_affine_sums(inputs: Tensor, mean: Tensor, rstd: Tensor, out_grads: Tensor) -> tuple[Tensor, Tensor]:

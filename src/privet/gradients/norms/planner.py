@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from privet.gradients.forms.masked import MASKED, Masked
+from privet.gradients.forms.derived import DERIVED, Derived, DerivedWritten
+from privet.gradients.forms.masked import MASKED, Masked, MaskedWritten
 from privet.gradients.forms.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable, num_elements
+from privet.gradients.forms.writing import ByKernel
 from privet.gradients.norms.budgets import Balanced, Budget, Layers, Tried, fastest_within
 from privet.gradients.norms.conv_strategies import (
     ConvKernel,
@@ -59,6 +61,7 @@ STRATEGIES: Mapping[type, Sequence[Strategy]] = {
     Lookup: (SameRow(), RowSums()),
     TiedTable: (TableGram(), Store(), NormOnly()),
     Masked: MASKED,
+    Derived: DERIVED,
     Convolution: (
         PixelGram(),
         PixelGram(sums_patches=True),
@@ -74,8 +77,14 @@ STRATEGIES: Mapping[type, Sequence[Strategy]] = {
 }
 """Strategies for each form; where several fit, they are timed."""
 
+
+def _is_kernel(strategy: Strategy) -> bool:
+    by = strategy.by if isinstance(strategy, MaskedWritten | DerivedWritten) else None
+    return isinstance(strategy, GramKernel | ConvKernel) or isinstance(by, ByKernel)
+
+
 TRACEABLE: Mapping[type, Sequence[Strategy]] = {
-    form: tuple(strategy for strategy in strategies if not isinstance(strategy, GramKernel | ConvKernel))
+    form: tuple(strategy for strategy in strategies if not _is_kernel(strategy))
     for form, strategies in STRATEGIES.items()
 }
 """Strategies made of tensor operations alone."""

@@ -8,6 +8,7 @@ tracked operand, that operand's per-example gradients in the cheapest exact form
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +21,7 @@ from privet.gradients.capture import recurrent_layers
 from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.recorded import Use, is_batch, tensors_in
 from privet.gradients.engines.support import quiet_vmap
-from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample
+from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer
 from privet.gradients.norms import kernels
 from privet.gradients.rules import recurrent_rules
 from privet.gradients.rules.bag_rules import embedding_bag
@@ -89,15 +90,22 @@ def _convolution_operands(
 ) -> list[Operand]:
     found: list[Operand] = []
     if source := source_of(use, given["weight"]):
-        kernel: PerExample = part
-        if axis != FRONT:
-            kernel = Explicit(gradients=axis.in_front(part.in_full(), batch_size).sum(1))
-        found.append((source, kernel))
+        found.append((source, _with_views(part, axis, batch_size)))
     if source := source_of(use, given.get("bias")):
         sums = summed(out_grads.flatten(2), 2)
         sums = sums if axis == FRONT else axis.in_front(sums, batch_size)
         found.append((source, Explicit(gradients=sums.reshape(batch_size, -1, sums.shape[-1]).sum(1))))
     return found
+
+
+def _with_views(part: Convolution, axis: ExampleAxis, batch_size: int) -> Convolution:
+    """Gather the images of each example, one behind the other, where it has several."""
+    if axis == FRONT:
+        return part
+    if isinstance(axis, WholeAxis) or (isinstance(axis, InnerAxis) and axis.axis != 0):
+        raise NoExampleRule("The examples of a convolution are not on the first axis of its input.")
+    inputs, out_grads = (axis.in_front(images, batch_size) for images in (part.inputs, part.out_grads))
+    return replace(part, inputs=inputs.flatten(0, 1), out_grads=out_grads.flatten(0, 1), views=inputs.shape[1])
 
 
 def geometry_of(use: Use, given: Mapping[str, Any]) -> tuple[ConvGeometry, tuple[int, ...]]:

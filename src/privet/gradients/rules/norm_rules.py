@@ -12,7 +12,7 @@ from privet.errors import UnsupportedModel
 from privet.gradients.capture.recorded import Use
 from privet.gradients.forms.per_example import Explicit
 from privet.gradients.norms import kernels
-from privet.gradients.rules.example_axis import ExampleAxis, WholeAxis
+from privet.gradients.rules.example_axis import ExampleAxis, FoldedAxis, WholeAxis
 from privet.gradients.rules.rule_tools import Operand, exact, named_arguments, out_grad_of, source_of, summed_to
 
 
@@ -20,10 +20,11 @@ def layer_norm(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Scale and shift of a layer norm."""
     given = named_arguments(use, "input", "normalized_shape", "weight", "bias", "eps")
     inputs, eps, axes = given["input"].detach(), given.get("eps", 1e-5), len(given["normalized_shape"])
-    if axis == WholeAxis(axis=0) and axes == 1 and inputs.dim() > 1 and kernels.available(inputs):
+    if _is_in_order(axis) and axes == 1 and inputs.dim() > 1 and kernels.available(inputs):
         flat = inputs.reshape(batch_size, -1, inputs.shape[-1])
         mean, rstd = use.statistics or _statistics(flat, eps)
         out_grads = out_grad_of(use).reshape(flat.shape)
+        mean, rstd = mean.reshape(flat.shape[:2]), rstd.reshape(flat.shape[:2])
         return _found(use, given, kernels.row_affine_sums(flat, mean, rstd, out_grads))
     normalised = functional.layer_norm(exact(inputs), given["normalized_shape"], None, None, eps)
     return _elementwise(use, given, normalised, axis, batch_size)
@@ -40,10 +41,11 @@ def group_norm(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Scale and shift of a group norm."""
     given = named_arguments(use, "input", "num_groups", "weight", "bias", "eps")
     inputs, groups, eps = given["input"].detach(), given["num_groups"], given.get("eps", 1e-5)
-    if axis == WholeAxis(axis=0) and inputs.dim() > 2 and kernels.available(inputs):
-        return _by_channel_kernel(use, given, inputs, groups, eps)
-    if axis == WholeAxis(axis=0) and use.statistics is not None and not inputs.is_cuda:
-        return _found(use, given, _by_library(inputs, use.statistics, out_grad_of(use), groups))
+    if _has_rows(axis) and inputs.dim() > 2 and kernels.available(inputs):
+        return _by_channel_kernel(use, given, inputs, groups, eps, axis, batch_size)
+    if _has_rows(axis) and use.statistics is not None and not inputs.is_cuda:
+        sums = _by_library(inputs, use.statistics, out_grad_of(use), groups)
+        return _found(use, given, _added_up(sums, axis, batch_size))
     normalised = functional.group_norm(exact(inputs), groups, None, None, eps)
     return _channelwise(use, given, normalised, axis, batch_size)
 
@@ -56,8 +58,8 @@ def instance_norm(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]
     inputs, eps = given["input"].detach(), given.get("eps", 1e-5)
     if not given.get("use_input_stats", True):
         normalised = _by_constants(exact(inputs), given["running_mean"], given["running_var"], eps)
-    elif axis == WholeAxis(axis=0) and kernels.available(inputs):
-        return _by_channel_kernel(use, given, inputs, inputs.shape[1], eps)
+    elif _has_rows(axis) and kernels.available(inputs):
+        return _by_channel_kernel(use, given, inputs, inputs.shape[1], eps, axis, batch_size)
     else:
         normalised = functional.instance_norm(exact(inputs), eps=eps)
     return _channelwise(use, given, normalised, axis, batch_size)
@@ -83,11 +85,32 @@ def _by_constants(inputs: Tensor, mean: Tensor, variance: Tensor, eps: float) ->
     return (inputs - mean.view(shape)) * torch.rsqrt(variance.view(shape) + eps)
 
 
-def _by_channel_kernel(use: Use, given: dict[str, Any], inputs: Tensor, groups: int, eps: float) -> list[Operand]:
+def _is_in_order(axis: ExampleAxis) -> bool:
+    """Whether the first axis holds the examples, or all rows of each, one behind the other."""
+    return axis == WholeAxis(axis=0) or axis == FoldedAxis(examples_first=True)
+
+
+def _has_rows(axis: ExampleAxis) -> bool:
+    """Whether the first axis holds the examples, or several rows of each."""
+    return axis == WholeAxis(axis=0) or isinstance(axis, FoldedAxis)
+
+
+def _added_up(sums: tuple[Tensor, Tensor], axis: ExampleAxis, batch_size: int) -> tuple[Tensor, Tensor]:
+    """Add up the rows of each example."""
+    if axis == WholeAxis(axis=0):
+        return sums
+    scale, shift = (axis.in_front(rows, batch_size).sum(1) for rows in sums)
+    return scale, shift
+
+
+def _by_channel_kernel(
+    use: Use, given: dict[str, Any], inputs: Tensor, groups: int, eps: float, axis: ExampleAxis, batch_size: int
+) -> list[Operand]:
     flat = inputs.flatten(2)
     mean, rstd = use.statistics or _statistics(flat.reshape(len(flat), groups, -1), eps)
     out_grads = out_grad_of(use).reshape(flat.shape)
-    return _found(use, given, kernels.channel_affine_sums(flat, mean, rstd, out_grads, groups))
+    sums = kernels.channel_affine_sums(flat, mean, rstd, out_grads, groups)
+    return _found(use, given, _added_up(sums, axis, batch_size))
 
 
 def _by_library(

@@ -16,7 +16,9 @@ from privet.mechanism.ablations import NoNoise
 from privet.mechanism.sampling import Sampling
 from privet.models.model_sizes import MODEL_SIZES
 from privet.plan import Plan
+from privet.runs.recipes.data_sheet import DataSheet
 from privet.runs.recipes.declared_size import with_fields
+from privet.runs.recipes.evaluation_settings import EvaluationSettings
 from privet.runs.recipes.image_settings import ImageSettings
 from privet.runs.recipes.pretraining_settings import PretrainingSettings
 from privet.runs.recipes.recipe_faults import explained, refuse_unknown_keys
@@ -33,6 +35,10 @@ FREE_ON_RESUME = (
     "training.evaluate_every",
     "name",
     "description",
+    "evaluation.epsilon",
+    "evaluation.groups",
+    "evaluation.loss_clip",
+    *(f"data_sheet.{name}" for name in DataSheet.model_fields),
 )
 
 
@@ -98,6 +104,8 @@ class Recipe(Table):
     table: TableSettings | None = None
     images: ImageSettings | None = None
     pretraining: PretrainingSettings | None = None
+    evaluation: EvaluationSettings | None = None
+    data_sheet: DataSheet | None = None
     privacy: PrivacySettings
     training: TrainingSettings
 
@@ -183,6 +191,11 @@ class Recipe(Table):
             raise RecipeError(
                 f"{part}.train_size is {own.train_size} and privacy.sampling.dataset_size is {declared!r}. They are "
                 "the same declared number: make them equal."
+            )
+        if self.evaluation is not None and own.test is None:
+            raise RecipeError(
+                f"The recipe asks for a private evaluation and names no records for it. Add {part}.test (--test FILE), "
+                "or remove evaluation (--evaluate-epsilon)."
             )
         if self.training.evaluate_every is not None and own.test is None:
             raise RecipeError(f"training.evaluate_every needs test data. Add {part}.test, or remove it.")

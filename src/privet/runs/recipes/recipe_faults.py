@@ -121,9 +121,9 @@ def _located(loc: Place, data: Mapping[str, Any]) -> tuple[str, str]:
 def _depth_of_column(loc: Place) -> int | None:
     """Return the number of parts of a path that lead to a declared column; None if it leads to no column."""
     for depth in range(1, len(loc)):
-        if loc[depth - 1] == "columns" and isinstance(loc[depth], int):
+        if loc[depth - 1] in ("columns", "targets") and isinstance(loc[depth], int):
             return depth + 1
-    return 2 if loc[:2] == ("table", "label") else None
+    return 2 if loc[:2] in (("table", "label"), ("table", "target")) else None
 
 
 def _is_in_categories(loc: Place) -> bool:

@@ -18,7 +18,7 @@ from privet.errors import DataError, RecipeError
 from privet.mechanism.codec import suggestion
 from privet.runs.recipes.recipe_faults import explained
 from privet.runs.recipes.recipe_files import read_values
-from privet.runs.recipes.table_settings import HOW_TO_PREDICT_NUMBERS, ColumnSettings
+from privet.runs.recipes.table_settings import HOW_TO_PREDICT_NUMBERS, ColumnSettings, TargetSettings
 from privet.runs.recipes.training_settings import Count, Table
 
 _MOST_CATEGORIES = 50
@@ -26,7 +26,7 @@ _BLANK = re.compile(r"=\s*\?")
 
 
 class SchemaFile(Table):
-    """A schema file: the declared columns of a table, the target among them.
+    """A schema file: the declared columns of a table, the targets among them.
 
     Attributes:
         train_size: Declared number of records; may be given on the command line instead.
@@ -34,7 +34,7 @@ class SchemaFile(Table):
     """
 
     train_size: Count | None = None
-    columns: list[ColumnSettings]
+    columns: list[TargetSettings]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,23 +42,23 @@ class TableSchema:
     """The declared columns of a table.
 
     Attributes:
-        label: The target column.
+        targets: The columns to predict.
         columns: The input columns of the model.
         train_size: Declared number of records; None if the schema does not declare it.
         left_out: Columns of a public sample that are not used: constant, or with too many different words.
     """
 
-    label: ColumnSettings
+    targets: tuple[TargetSettings, ...]
     columns: tuple[ColumnSettings, ...]
     train_size: int | None = None
     left_out: tuple[str, ...] = ()
 
 
-def read_schema(path: str | os.PathLike[str], *, target: str) -> TableSchema:
+def read_schema(path: str | os.PathLike[str], *, targets: Sequence[str]) -> TableSchema:
     """Read a schema file.
 
     Raises:
-        RecipeError: it cannot be read, is not a schema, or does not declare the target.
+        RecipeError: it cannot be read, is not a schema, or does not declare a target.
     """
     values = _values(Path(path))
     try:
@@ -68,8 +68,8 @@ def read_schema(path: str | os.PathLike[str], *, target: str) -> TableSchema:
             f"{path}: {explained(error, values, SchemaFile, of='A schema')} A schema has a list of columns, each with "
             "a name and either low and high or categories, and may have a train_size."
         ) from None
-    label, columns = _label_and_features(schema.columns, target, where=str(path))
-    return TableSchema(label=label, columns=columns, train_size=schema.train_size)
+    wanted, columns = _targets_and_features(schema.columns, targets, where=str(path))
+    return TableSchema(targets=wanted, columns=columns, train_size=schema.train_size)
 
 
 def _values(path: Path) -> dict[str, Any]:
@@ -87,7 +87,12 @@ def _values(path: Path) -> dict[str, Any]:
 
 
 def schema_of_public_sample(
-    path: str | os.PathLike[str], *, private: str | os.PathLike[str], target: str, delimiter: str, decimal: str = "."
+    path: str | os.PathLike[str],
+    *,
+    private: str | os.PathLike[str],
+    targets: Sequence[str],
+    delimiter: str,
+    decimal: str = ".",
 ) -> TableSchema:
     """Derive ranges and categories from a file of public records with the same columns.
 
@@ -107,7 +112,9 @@ def schema_of_public_sample(
             "declare them with --schema."
         )
     header, rows = read_public_cells(path, delimiter=delimiter)
-    if header.count(target) != 1:
+    for target in targets:
+        if header.count(target) == 1:
+            continue
         advice = header_advice(delimiter.join(header), [target], delimiter=delimiter)
         names = ", ".join(repr(name) for name in header)
         raise RecipeError(
@@ -116,22 +123,24 @@ def schema_of_public_sample(
         )
     if not rows:
         raise DataError(f"{path} has a header and no records, so it shows no ranges and no categories.")
-    found: list[ColumnSettings] = []
+    found: list[TargetSettings] = []
     left_out: list[str] = []
     for place, name in enumerate(header):
         words = [row[place] for row in rows if place < len(row) and row[place]]
-        column = _categories(name, words) if name == target else _column(name, words, decimal)
-        if column is None and name == target:
-            raise RecipeError(_no_classes(path, target, len(set(words))))
+        column = (_categories(name, words) if name in targets else None) or _column(name, words, decimal)
+        if column is None and name in targets:
+            raise RecipeError(_no_classes(path, name, len(set(words))))
         if column is None:
             left_out.append(name)
         else:
             found.append(column)
-    label, columns = _label_and_features(found, target, where=str(path))
-    return TableSchema(label=label, columns=columns, left_out=tuple(left_out))
+    wanted, columns = _targets_and_features(found, targets, where=str(path))
+    return TableSchema(targets=wanted, columns=columns, left_out=tuple(left_out))
 
 
-def schema_to_write(path: str | os.PathLike[str], *, target: str, delimiter: str, person: str | None = None) -> str:
+def schema_to_write(
+    path: str | os.PathLike[str], *, targets: Sequence[str], delimiter: str, person: str | None = None
+) -> str:
     """Return a schema file for the user to complete, with the names of the columns, without that of persons.
 
     Guarantee: only the first line of the private file is read, and it is shown only if it names the target, so that a
@@ -140,13 +149,17 @@ def schema_to_write(path: str | os.PathLike[str], *, target: str, delimiter: str
     Raises:
         DataError: the first line does not name the target.
     """
-    header = read_header(path, target=target, delimiter=delimiter)
+    header = read_header(path, targets=targets, delimiter=delimiter)
     features = [
         f"  {{ name = {json.dumps(name, ensure_ascii=False)}, low = ?, high = ? }},"
         for name in header
-        if name and name not in (target, person)
+        if name and name not in (*targets, person)
     ]
-    label = f'  {{ name = {json.dumps(target, ensure_ascii=False)}, categories = ["?", "?"] }},  # the target'
+    wanted = [
+        f'  {{ name = {json.dumps(target, ensure_ascii=False)}, categories = ["?", "?"] }},'
+        "  # a target; low = ?, high = ? to predict a number"
+        for target in targets
+    ]
     return "\n".join(
         [
             "train_size = ?  # about how many records, as a public number",
@@ -154,7 +167,7 @@ def schema_to_write(path: str | os.PathLike[str], *, target: str, delimiter: str
             '  # words instead of numbers: categories = ["red", "blue"]; remove a line to leave a column out',
             "  # an empty or unreadable cell becomes low, or the first category; say default = 40 for something else",
             *features,
-            label,
+            *wanted,
             "]",
         ]
     )
@@ -167,11 +180,13 @@ def _no_classes(path: str | os.PathLike[str], target: str, num_values: int) -> s
     )
 
 
-def _label_and_features(
-    columns: Sequence[ColumnSettings], target: str, *, where: str
-) -> tuple[ColumnSettings, tuple[ColumnSettings, ...]]:
-    label = next((column for column in columns if column.name == target), None)
-    if label is None:
+def _targets_and_features(
+    columns: Sequence[TargetSettings], targets: Sequence[str], *, where: str
+) -> tuple[tuple[TargetSettings, ...], tuple[ColumnSettings, ...]]:
+    found = {column.name: column for column in columns}
+    for target in targets:
+        if target in found:
+            continue
         names = ", ".join(repr(column.name) for column in columns)
         hint = suggestion(target, [column.name for column in columns])
         near = f" {hint}" if hint.startswith("Did") else ""
@@ -179,15 +194,16 @@ def _label_and_features(
             f"{where} does not declare the target {target!r}. Declared columns: {names}.{near} Correct --target, or "
             "declare the column."
         )
-    return label, tuple(column for column in columns if column.name != target)
+    features = [column for column in columns if column.name not in targets]
+    return tuple(found[target] for target in targets), tuple(column.as_feature() for column in features)
 
 
-def _column(name: str, words: Sequence[str], decimal: str) -> ColumnSettings | None:
+def _column(name: str, words: Sequence[str], decimal: str) -> TargetSettings | None:
     numbers = _numbers([word.replace(",", ".") for word in words] if decimal == "," else words)
     if numbers is None:
         return _categories(name, words)
     low, high = min(numbers), max(numbers)
-    return ColumnSettings(name=name, low=low, high=high) if low < high else None
+    return TargetSettings(name=name, low=low, high=high) if low < high else None
 
 
 def _numbers(words: Sequence[str]) -> list[float] | None:
@@ -199,6 +215,6 @@ def _numbers(words: Sequence[str]) -> list[float] | None:
     return finite or None
 
 
-def _categories(name: str, words: Sequence[str]) -> ColumnSettings | None:
+def _categories(name: str, words: Sequence[str]) -> TargetSettings | None:
     different = sorted(set(words))
-    return ColumnSettings(name=name, categories=different) if 2 <= len(different) <= _MOST_CATEGORIES else None
+    return TargetSettings(name=name, categories=different) if 2 <= len(different) <= _MOST_CATEGORIES else None

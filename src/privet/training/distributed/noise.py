@@ -99,8 +99,8 @@ def agreed_noise(
     if device.type != "mps":
         trial.add_normal(counts, 1.0)
     found = [trial.description, digest_of([("draws", draws), ("counts", counts)])]
-    told = ranks.meet(Point.OPENING, note=json.dumps(found).encode())
-    is_alike = all(each == told[0] for each in told)
+    answers = ranks.meet(Point.OPENING, note=json.dumps(found).encode())
+    is_alike = all(each == answers[0] for each in answers)
     if not is_alike and is_sharded:
         raise RanksDisagree(
             "The ranks round the numbers of their noise differently: their devices, drivers or libraries differ. Each "
