@@ -3,6 +3,8 @@
 Usage: python verify_certificate.py RUN            a run's folder that holds certificate.json and ledger.jsonl
        python verify_certificate.py CERTIFICATE --ledger LEDGER [--model MODEL]
 
+A signature in certificate.signature.json is checked as well; --public-key HEX says whose it must be.
+
 Needs Python 3.11, numpy and scipy, and nothing else: no line of privet is used. Epsilon and mu are computed here from
 the events of the ledger by composing privacy-loss distributions on a fine grid. Both programs round losses to a grid of
 their own, so a claim holds unless it is more than 0.1 % below the figure found here. Every other entry follows from the
@@ -561,7 +563,7 @@ ALWAYS = (
     "noise is treated as an ideal real-valued Gaussian",
     "plan constants are public and were not chosen by looking at the private data",
     "learning rates, stopping and every other choice during the run were made without looking at private values",
-    "between steps weights were changed in no way but by named public changes",
+    "weights were changed by the optimizer's own rule from noisy gradients, and else by named public changes only",
     "no program read examples in another thread, switched off torch's dispatch modes or replaced torch's operators",
 )
 KEYSTREAM = "an AES-256 counter-mode keystream keyed by the operating system, its radius of 52 random bits"
@@ -1122,16 +1124,101 @@ def verify(certificate_path: Path, ledger_path: Path, model_path: Path | None) -
         raise Wrong(f"the certificate or its ledger lacks an entry or has one of the wrong kind: {error}") from None
 
 
+# ---------------------------------------------------------------------------------------------------------- signatures
+# Ed25519 as in RFC 8032, section 5.1: verification alone. It is written out here so that this program needs no package
+# for it. It handles no secret, so that the time it takes tells nothing.
+
+FIELD = 2**255 - 19
+ORDER = 2**252 + 27742317777372353535851937790883648493
+CURVE = -121665 * pow(121666, -1, FIELD) % FIELD
+Point = tuple[int, int, int, int]
+
+
+def add_points(p: Point, q: Point) -> Point:
+    """Add two points of the curve, in extended coordinates."""
+    a, b = (p[1] - p[0]) * (q[1] - q[0]) % FIELD, (p[1] + p[0]) * (q[1] + q[0]) % FIELD
+    c, d = 2 * p[3] * q[3] * CURVE % FIELD, 2 * p[2] * q[2] % FIELD
+    e, f, g, h = b - a, d - c, d + c, b + a
+    return (e * f % FIELD, g * h % FIELD, f * g % FIELD, e * h % FIELD)
+
+
+def multiplied(scalar: int, point: Point) -> Point:
+    """Add a point to itself so many times."""
+    found: Point = (0, 1, 1, 0)
+    while scalar:
+        found = add_points(found, point) if scalar & 1 else found
+        point, scalar = add_points(point, point), scalar >> 1
+    return found
+
+
+def point_of(data: bytes) -> Point:
+    """Return the point that 32 bytes stand for; raise ValueError where there is none."""
+    number_, sign = int.from_bytes(data, "little"), data[31] >> 7
+    y = number_ & ((1 << 255) - 1)
+    if len(data) != 32 or y >= FIELD:
+        raise ValueError("no point")
+    square = (y * y - 1) * pow(CURVE * y * y + 1, -1, FIELD) % FIELD
+    x = pow(square, (FIELD + 3) // 8, FIELD)
+    if (x * x - square) % FIELD:
+        x = x * pow(2, (FIELD - 1) // 4, FIELD) % FIELD
+    if (x * x - square) % FIELD or (x == 0 and sign):
+        raise ValueError("no point")
+    x = FIELD - x if x & 1 != sign else x
+    return (x, y, 1, x * y % FIELD)
+
+
+def is_signed(message: bytes, *, public_key: bytes, signature: bytes) -> bool:
+    """Whether this is the Ed25519 signature of the message by the holder of the key."""
+    if len(public_key) != 32 or len(signature) != 64:
+        return False
+    try:
+        key, commitment = point_of(public_key), point_of(signature[:32])
+    except ValueError:
+        return False
+    scalar = int.from_bytes(signature[32:], "little")
+    if scalar >= ORDER:
+        return False
+    challenge = int.from_bytes(hashlib.sha512(signature[:32] + public_key + message).digest(), "little") % ORDER
+    base = point_of(bytes([0x58]) + bytes([0x66]) * 31)
+    left, right = multiplied(scalar, base), add_points(commitment, multiplied(challenge, key))
+    return not ((left[0] * right[2] - right[0] * left[2]) % FIELD or (left[1] * right[2] - right[1] * left[2]) % FIELD)
+
+
+def check_signature(certificate_path: Path, expected: str | None) -> Iterator[str]:
+    """Check the signature beside a certificate, if there is one, and whose it is, if that was asked."""
+    path = certificate_path.with_name("certificate.signature.json")
+    if not path.exists():
+        if expected is not None:
+            raise Wrong("a signature was asked for, and there is none beside the certificate")
+        return
+    told = strict_json(read_bytes(path), path.name)
+    if not isinstance(told, dict) or told.get("schema") != "privet signature" or told.get("algorithm") != "Ed25519":
+        raise Wrong(f"{path.name} is no signature of a certificate")
+    try:
+        key, signature = bytes.fromhex(told["public_key"]), bytes.fromhex(told["signature"])
+    except (KeyError, TypeError, ValueError):
+        raise Wrong(f"{path.name} lacks a key or a signature in hex digits") from None
+    if not is_signed(read_bytes(certificate_path), public_key=key, signature=signature):
+        raise Wrong("the signature is not one of this certificate by the key that it names")
+    if expected is not None and key.hex() != expected.strip().lower():
+        raise Wrong(f"the certificate is signed by the key {key.hex()}, and another was asked for")
+    whose = "as asked" if expected is not None else "compare it with one that you know: --public-key"
+    yield f"signed with the Ed25519 key {key.hex()} ({whose})"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("certificate", type=Path, help="certificate.json, or a folder that holds it")
     parser.add_argument("--ledger", type=Path, help="the ledger; ledger.jsonl beside the certificate by default")
     parser.add_argument("--model", type=Path, help="the model's file; the named one beside the certificate by default")
+    parser.add_argument("--public-key", help="the Ed25519 key, in hex digits, that must have signed the certificate")
     asked = parser.parse_args(arguments)
     path = asked.certificate / "certificate.json" if asked.certificate.is_dir() else asked.certificate
     try:
         for line in verify(path, asked.ledger or path.parent / "ledger.jsonl", asked.model):
+            print(f"  holds: {line}")
+        for line in check_signature(path, asked.public_key):
             print(f"  holds: {line}")
     except (Wrong, OSError) as error:
         print(f"  WRONG: {error}\nFAIL")

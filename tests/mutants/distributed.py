@@ -11,6 +11,15 @@ _REFUSED = f"{_SHARED}::test_ranks_that_differ_stop_with_the_same_words"
 
 DISTRIBUTED: tuple[Mutant, ...] = (
     one(
+        "past-draws-of-the-first-rows",
+        "ranks of a sharded model make past draws again for the first coordinates, whichever they hold",
+        "training/randomness.py",
+        "        return SharedDraws(source=self.source.numbered(number), share=self.share)",
+        "        return self.source.numbered(number)",
+        "tests/training/distributed/test_shares.py"
+        "::test_a_share_of_a_numbered_draw_is_that_of_the_whole_draw_whenever_it_is_asked_for",
+    ),
+    one(
         "noise-on-each-rank",
         "every rank adds noise before the sum, and noise is added after it",
         _ROOM + "shared_step.py",

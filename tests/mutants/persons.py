@@ -16,6 +16,14 @@ _AUDIT = "tests/attacks/test_person_canaries.py"
 
 PERSONS: tuple[Mutant, ...] = (
     one(
+        "bands-beyond-persons-uses",
+        "correlated noise has one band more than the steps between two uses of a person",
+        _PERSONS,
+        "        return self.sampling.separation\n",
+        "        return self.sampling.separation + 1\n",
+        "tests/mechanism/test_persons.py::test_two_uses_of_a_person_are_whole_cycles_apart",
+    ),
+    one(
         "one-record-too-many",
         "a person has one record more than the bound",
         _OWNERS,

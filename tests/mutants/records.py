@@ -36,8 +36,8 @@ RECORDS: tuple[Mutant, ...] = (
         "late-process-group-unseen",
         "a group that is formed after the ledger was opened is not seen",
         "accounting/ledger/ledger.py",
-        "        check_company(self._num_processes)\n        self._check_usable()",
-        "        self._check_usable()",
+        "count=rounds))\n        check_company(self._num_processes)\n        self._check_usable()",
+        "count=rounds))\n        self._check_usable()",
         _SEVERAL + "::test_a_group_that_is_formed_or_given_up_during_a_run_stops_it",
     ),
     one(
@@ -135,6 +135,22 @@ RECORDS: tuple[Mutant, ...] = (
         "if persons is None or (all(persons) and len(set(persons)) == len(persons)):",
         "if True:",
         _OWN_DATA + "::test_persons_with_several_records_are_not_promised_what_one_record_is",
+    ),
+    one(
+        "stream-cut-short",
+        "a stream whose writing was broken off counts as whole, so a resumed run has other records",
+        "datasets/record_stream.py",
+        "        if _read_facts(place) is None:\n            _write(records, place)",
+        "        if not (place / _RECORDS).exists():\n            _write(records, place)",
+        "tests/datasets/test_record_stream.py::test_a_stream_that_was_broken_off_is_written_anew",
+    ),
+    one(
+        "stream-open-to-all",
+        "every user of the machine can read the records of a stream",
+        "datasets/record_stream.py",
+        "os.O_EXCL, 0o600)",
+        "os.O_EXCL, 0o644)",
+        "tests/datasets/test_record_stream.py::test_only_the_owner_can_read_the_records",
     ),
     one(
         "seal-of-the-first-tensor",

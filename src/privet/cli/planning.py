@@ -254,7 +254,7 @@ def _print_bands(found: dict[str, Any]) -> None:
     click.echo(
         "It does not pay here: it gains less than a twentieth."
         if best is None
-        else f"It pays: use {best} bands with CyclicPoisson sampling."
+        else f"It pays: use BandedGaussian noise of {best} bands with CyclicPoisson sampling of {best} groups."
     )
 
 

@@ -34,12 +34,15 @@ class Column(Protocol):
     """One declared column: its name, and a map from any cell to a number.
 
     Attributes:
-        name: The name in the header line.
+        name: The name of the resulting array.
+        header: The name in the header line.
         dtype: The type of the resulting array.
     """
 
     @property
     def name(self) -> str: ...
+    @property
+    def header(self) -> str: ...
     @property
     def dtype(self) -> str: ...
 
@@ -58,6 +61,7 @@ class NumberColumn:
         high: upper bound; larger numbers, infinity and numbers too large for a float become this.
         default: value of empty, missing, NaN and unreadable cells.
         decimal: decimal mark, a point or a comma; a number with the other one is unreadable.
+        takes_gaps: whether the default was declared for empty cells, so that test records may have them.
     """
 
     name: str
@@ -65,6 +69,7 @@ class NumberColumn:
     high: float
     default: float
     decimal: str = "."
+    takes_gaps: bool = False
 
     def __post_init__(self) -> None:
         if self.decimal not in {".", ","}:
@@ -76,6 +81,10 @@ class NumberColumn:
                 f"Column {self.name!r} needs finite numbers with low <= default <= high, "
                 f"got low={low}, default={default}, high={high}."
             )
+
+    @property
+    def header(self) -> str:
+        return self.name
 
     @property
     def dtype(self) -> str:
@@ -105,17 +114,23 @@ class CategoryColumn:
         name: the name in the header line.
         categories: all categories, in the order of their codes 0, 1, 2, ...
         default: category of missing and undeclared cells.
+        takes_gaps: whether the default was declared for empty cells, so that test records may have them.
     """
 
     name: str
     categories: tuple[str, ...]
     default: str
+    takes_gaps: bool = False
 
     def __post_init__(self) -> None:
         if len(set(self.categories)) != len(self.categories):
             raise ArgumentError(f"Column {self.name!r} declares a category twice. Name each once.")
         if self.default not in self.categories:
             raise ArgumentError(f"The default of column {self.name!r} must be one of its declared categories.")
+
+    @property
+    def header(self) -> str:
+        return self.name
 
     @property
     def dtype(self) -> str:
@@ -176,7 +191,8 @@ def read_csv(
             )
         positions = _positions(path, header, schema)
     else:
-        positions = {column.name: position for position, column in enumerate(schema.columns)}
+        headers = list(dict.fromkeys(column.header for column in schema.columns))
+        positions = {column.name: headers.index(column.header) for column in schema.columns}
     return _columns(records, schema, positions)
 
 
@@ -260,7 +276,8 @@ def count_surplus(path: str | os.PathLike[str], form: CsvFormat) -> int:
 
 
 def _positions(path: str | os.PathLike[str], header: CsvRecord, schema: CsvSchema) -> dict[str, int]:
-    found, wanted = [cell.strip() for cell in header.cells], [column.name for column in schema.columns]
+    found = [cell.strip() for cell in header.cells]
+    wanted = list(dict.fromkeys(column.header for column in schema.columns))
     wrong = [name for name in wanted if found.count(name) != 1]
     if wrong:
         others = f"; also wrong: {', '.join(map(repr, wrong[1:]))}" if 1 < len(wrong) < len(wanted) else ""
@@ -269,7 +286,7 @@ def _positions(path: str | os.PathLike[str], header: CsvRecord, schema: CsvSchem
             f"times{others}. Declared columns: {_names(schema)}. "
             f"{header_advice(header.text, wanted, delimiter=schema.delimiter)}"
         )
-    return {name: found.index(name) for name in wanted}
+    return {column.name: found.index(column.header) for column in schema.columns}
 
 
 def _columns(records: Iterator[CsvRecord], schema: CsvSchema, positions: Mapping[str, int]) -> dict[str, NDArray[Any]]:
@@ -282,4 +299,4 @@ def _columns(records: Iterator[CsvRecord], schema: CsvSchema, positions: Mapping
 
 
 def _names(schema: CsvSchema) -> str:
-    return ", ".join(repr(column.name) for column in schema.columns)
+    return ", ".join(dict.fromkeys(repr(column.header) for column in schema.columns))

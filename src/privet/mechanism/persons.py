@@ -50,7 +50,7 @@ class _Inner(Generic[T]):
 class _OfPersons(NoFixedBatches):
     """A sampler around another one: its items are persons, or records of persons.
 
-    Records are chosen at random, so no batch comes back as it was, and no cost of correlated noise is proven.
+    Records are chosen at random, so no batch comes back as it was.
     """
 
     sampling: Sampling
@@ -103,7 +103,7 @@ class SampledPersons(_OfPersons):
     def __post_init__(self) -> None:
         self._check()
         batches = self.sampling.fixed_batches
-        if (batches is not None and batches > 1) or self.sampling.separation > 1:
+        if batches is not None and batches > 1:
             raise PlanError(
                 f"{type(self.sampling).__name__} deals items by their place in the data, and persons have no place: "
                 "another first record would move others. Draw persons with Poisson, FixedSize or Shuffle sampling."
@@ -112,6 +112,11 @@ class SampledPersons(_OfPersons):
     @property
     def contribution(self) -> Contribution:
         return self
+
+    # a person is one item, so two of their uses are as far apart as two of an item's
+    @property
+    def separation(self) -> int:
+        return self.sampling.separation
 
     @property
     def records_per_item(self) -> int:
@@ -168,6 +173,11 @@ class BoundedPersons(_OfPersons):
     @property
     def items_per_person(self) -> int:
         return self.max_records
+
+    # the items of a person are in batches that follow each other
+    @property
+    def separation(self) -> int:
+        return 1
 
     def around(self, sampling: Sampling) -> Sampling:
         return replace(self, sampling=sampling)

@@ -472,8 +472,8 @@ def test_normalisation_and_units_are_released_once_for_all_ranks() -> None:
         assert json.dumps(found[3:]) == json.dumps(alone[3:]) == "[1, 1]"
         for one, several in zip(alone[:2], found[:2], strict=True):
             assert several == pytest.approx(one, rel=1e-6)
-        for one, several in zip(alone[2], found[2], strict=True):
-            assert several == pytest.approx(one, rel=1e-9)
+        for one, several in zip(alone[2], found[2], strict=True):  # sums in single precision, in another order
+            assert several == pytest.approx(one, rel=1e-6)
 
 
 def unlike_noise(rank: int, size: int) -> Any:

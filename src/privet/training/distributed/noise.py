@@ -53,6 +53,10 @@ class SentDraws:
             self._ranks.tensor_of_first_(draws)
             part.add_(draws)
 
+    def add_share(self, part: Tensor, std: float, share: Share) -> None:
+        """Refuse: rank 0 would have to draw and send the noise of all shards; see :func:`agreed_noise`."""
+        raise LoopError("Ranks that draw noise for shards of a sum must draw it alike.")
+
 
 class NoiseOfRankZero(SentDraws):
     """Noise that rank 0 draws and sends, for ranks whose devices or libraries round differently."""
@@ -78,10 +82,6 @@ class NoiseOfRankZero(SentDraws):
     def numbered(self, number: int) -> SentDraws:
         """Return the source's stream of a number, sent in the same way."""
         return SentDraws(self._source.numbered(number), self._ranks)
-
-    def add_share(self, part: Tensor, std: float, share: Share) -> None:
-        """Refuse: rank 0 would have to draw and send the noise of all shards; see :func:`agreed_noise`."""
-        raise LoopError("Ranks that draw noise for shards of a sum must draw it alike.")
 
 
 def agreed_noise(
