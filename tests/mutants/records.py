@@ -36,8 +36,8 @@ RECORDS: tuple[Mutant, ...] = (
         "late-process-group-unseen",
         "a group that is formed after the ledger was opened is not seen",
         "accounting/ledger/ledger.py",
-        "count=rounds))\n        check_company(self._num_processes)\n        self._check_usable()",
-        "count=rounds))\n        self._check_usable()",
+        "        check_company(self._num_processes)\n        self._check_usable()",
+        "        self._check_usable()",
         _SEVERAL + "::test_a_group_that_is_formed_or_given_up_during_a_run_stops_it",
     ),
     one(

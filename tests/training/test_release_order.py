@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,12 +24,14 @@ EVENT = gaussian_event(bounds=(1.0,), stds=(2.0,))
 KEEPERS = ("accounting/", "training/distributed/shared_ledger.py", "runs/tuning.py")
 
 
-def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    for file in sorted(PACKAGE.rglob("*.py")):
-        where = str(file.relative_to(PACKAGE))
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.FunctionDef):
-                yield f"{where}:{node.name}", node
+@functools.cache
+def functions() -> list[tuple[str, ast.FunctionDef]]:
+    return [
+        (f"{file.relative_to(PACKAGE)}:{node.name}", node)
+        for file in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
 
 
 def calls_of(function: ast.FunctionDef) -> list[tuple[str, str]]:

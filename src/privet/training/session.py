@@ -2,7 +2,9 @@
 
     charge the round -> draw the batch -> clip and sum -> add noise -> compare with the charge -> update the model
 
-``Session.steps`` charges and draws, ``Step.accumulate`` clips and sums, ``Step.update`` adds the noise and updates.
+``Session.steps`` charges and draws, ``Step.accumulate`` clips and sums, ``Step.update`` adds the noise and updates;
+words in capitals mark the lines. :mod:`privet.training.release` orders charge and comparison. An example's gradient is
+scaled in :mod:`privet.gradients.engines.clipper`; :class:`~privet.mechanism.sums.PrivateSum` writes ``p.grad``.
 Averages, telemetry, checkpoints and checks observe the loop (:mod:`privet.training.loop_events`).
 """
 
