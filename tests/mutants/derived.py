@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import one
 
 _DERIVED = "gradients/forms/derived.py"
+_BY_ROWS, _ROWS = "gradients/forms/by_rows.py", "tests/gradients/forms/test_by_rows.py"
 _PREPARED = "gradients/engines/prepared.py"
 _LAWS = "tests/gradients/forms/test_derived.py"
 _STRATEGIES = "tests/contract/test_strategies.py"
@@ -73,6 +74,46 @@ DERIVED = (
         "self._derived = [(places, part.without(bad)) for places, part in self._derived]",
         "self._derived = [(places, part) for places, part in self._derived]",
         f"{_LAWS}::test_an_example_that_is_not_finite_adds_exactly_zero",
+    ),
+    one(
+        "unknown-operations-keep-to-rows",
+        "a weight that is bent or masked is measured as if its rows were multiples of a parameter's",
+        _BY_ROWS,
+        "        else:\n            ok = False\n        if not ok:\n            raise _OtherKind\n\n    def _check_row",
+        "        else:\n            ok = True\n        if not ok:\n            raise _OtherKind\n\n    def _check_row",
+        f"{_ROWS}::test_weights_of_any_other_kind_are_known_by_their_operations",
+    ),
+    one(
+        "masks-keep-to-rows",
+        "a weight that is multiplied number by number is measured as if every row had one factor",
+        _BY_ROWS,
+        "                and self._is_beside(sizes[1 - one], shape)\n                for one in (0, 1)\n",
+        "                for one in (0, 1)\n",
+        f"{_ROWS}::test_weights_of_any_other_kind_are_known_by_their_operations",
+    ),
+    one(
+        "lengths-of-any-order",
+        "a weight over the sum of absolute values is measured as one over its length",
+        _BY_ROWS,
+        "ok = ok and node._saved_ord == 2",
+        "ok = ok and node._saved_ord > 0",
+        f"{_ROWS}::test_weights_of_any_other_kind_are_known_by_their_operations",
+    ),
+    one(
+        "plane-of-a-row-measured-apart",
+        "what two directions of a row have in common on the way back is forgotten",
+        _BY_ROWS,
+        "return (squares + 2 * across * first * second).sum(1).clamp_min(0)",
+        "return squares.sum(1).clamp_min(0)",
+        f"{_ROWS}::test_lengths_of_rows_are_those_of_the_gradients_that_arrive",
+    ),
+    one(
+        "repeats-of-any-number-recorded",
+        "a recording repeats rows as often as the numbers of another batch said",
+        "training/launch/dry_run.py",
+        "return not isinstance(repeats, int)",
+        "return False",
+        "tests/training/launch/test_replay.py::test_times_that_a_tensor_says_are_not_recorded",
     ),
     one(
         "views-weighed-in-turn",

@@ -364,7 +364,7 @@ def _has_own_length(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any
         return name == "where" or any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors)
     if name == "repeat_interleave":  # a number of times is part of the call; a tensor of numbers is not
         repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
-        return isinstance(repeats, Tensor) or not isinstance(repeats, int)
+        return not isinstance(repeats, int)
     return name in _OF_OWN_LENGTH
 
 
