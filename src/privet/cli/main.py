@@ -23,6 +23,7 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "finetune": ("privet.cli.finetune", "finetune", "Tune adapters of a language model on private texts."),
     "tune": ("privet.cli.tune", "tune", "Search settings with trials; one ledger, one total."),
     "evaluate": ("privet.cli.evaluate", "evaluate", "Measure a run's model on test data."),
+    "schema": ("privet.cli.schema", "schema", "Write a schema of a table, to be completed."),
     "predict": ("privet.cli.predict", "predict", "Predict new records with a run's model."),
     "report": ("privet.cli.report_command", "report", "Write a run's report: one HTML file."),
     "certify": ("privet.cli.certify", "certify", "Write a run's certificate, for third parties."),
