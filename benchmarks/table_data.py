@@ -245,8 +245,8 @@ def hospital_a() -> BenchTable:
     """2,000 made-up patients with repeated stays; the risk is linear in most columns, about 5 % are readmitted."""
     return _hospital(
         1, 2_000, lambda age, sex, severity, ward, creatinine, sodium, visits, day: (
-            -6.0 + 0.025 * (age - 55) + 0.9 * severity + 0.5 * (creatinine - 1.1) - 0.06 * (sodium - 139) + 0.35 * visits
-            + 0.4 * (ward == 2)
+            -5.35 + 0.025 * (age - 55) + 0.9 * severity + 0.5 * (creatinine - 1.1) - 0.06 * (sodium - 139)
+            + 0.35 * visits + 0.4 * (ward == 2)
         ),
     )  # fmt: skip
 
@@ -255,8 +255,8 @@ def hospital_b() -> BenchTable:
     """4,000 made-up patients; the risk has steps and a product, about 5 % are readmitted."""
     return _hospital(
         2, 4_000, lambda age, sex, severity, ward, creatinine, sodium, visits, day: (
-            -5.3 + 1.2 * (age > 70) + 1.3 * (severity == 2) * (visits > 1) + 1.0 * (sodium < 133) + 0.8 * (creatinine > 1.8)
-            + 0.3 * visits - 0.0004 * day
+            -4.4 + 1.2 * (age > 70) + 1.3 * (severity == 2) * (visits > 1) + 1.0 * (sodium < 133)
+            + 0.8 * (creatinine > 1.8) + 0.3 * visits - 0.0004 * day
         ),
     )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """The learners of ``python -m benchmarks.tables``: privet's default recipe, and what others offer for tables.
 
-Each learner gets the training records and answers for the test records: probabilities of classes, or numbers. Rivals see
-the records as privet encodes them by the declared ranges; DP-EBM sees the declared numbers and words. A rival that knows
-only records protects persons in the one way it has: it gets one record of each person.
+Each learner gets the training records and answers for the test records: probabilities of classes, or numbers. Rivals
+see the records as privet encodes them by the declared ranges; DP-EBM sees the declared numbers and words. A rival that
+knows only records protects persons in the one way it has: it gets one record of each person.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Learner(Protocol):
 
 
 def write(path: Path, header: Sequence[str], rows: Rows) -> Path:
+    """Write a CSV file and return its path."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(header)
@@ -64,10 +65,11 @@ def write(path: Path, header: Sequence[str], rows: Rows) -> Path:
 
 def recipe_of(task: Task, folder: Path, train: Path) -> Any:
     """Return the recipe of ``privet train FILE --schema ... --epsilon ...`` for a task."""
+    from tomli_w import dumps
+
     from privet.runs.recipes.own_data_defaults import Persons, Promise, table_recipe
     from privet.runs.recipes.recipe_files import recipe_from_values
     from privet.runs.recipes.table_schema import read_schema
-    from tomli_w import dumps
 
     table = task.table
     (folder / "schema.toml").write_text(dumps({"columns": [dict(column) for column in table.columns]}))
@@ -202,7 +204,8 @@ class DpEbm:
         bounds = {place: self._range(column) for place, column in enumerate(features) if "categories" not in column}
         shared: Mapping[str, Any] = {
             "feature_types": ["nominal" if "categories" in column else "continuous" for column in features],
-            "epsilon": task.epsilon, "delta": task.delta, "privacy_bounds": bounds, "random_state": task.seed, "n_jobs": 1,
+            "epsilon": task.epsilon, "delta": task.delta, "privacy_bounds": bounds,
+            "random_state": task.seed, "n_jobs": 1,
         }  # fmt: skip
         goal = next(column for column in table.columns if column["name"] == table.target)
         place = list(table.header).index(table.target)
@@ -212,6 +215,8 @@ class DpEbm:
             learner = DPExplainableBoostingRegressor(privacy_target_min=low, privacy_target_max=high, **shared)
             learner.fit(train, np.array([float(label) for label in labels]))
             return np.clip(learner.predict(test), low, high)
+        if len(goal["categories"]) > 2:
+            raise ValueError("DP-EBM tells two classes apart, not several.")
         codes = np.array([list(goal["categories"]).index(label) for label in labels])
         return DPExplainableBoostingClassifier(**shared).fit(train, codes).predict_proba(test)
 

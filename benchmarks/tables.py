@@ -4,7 +4,8 @@ Rows are added to ``results/tables/rows.jsonl`` as they are found, and a row tha
 can be cut into pieces. The learning rate of Opacus is chosen among five by the figures on test data of the first two
 seeds, for each figure by itself: in its favour. The packages are those of an environment of its own::
 
-    python3 -m venv bench && bench/bin/pip install -c constraints.txt . opacus diffprivlib interpret-core scikit-learn==1.5.2
+    python3 -m venv bench
+    bench/bin/pip install -c constraints.txt . opacus diffprivlib interpret-core scikit-learn==1.5.2
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "tune": ("privet.cli.tune", "tune", "Search settings with trials; one ledger, one total."),
     "sweep": ("privet.cli.sweep", "sweep", "Compare epsilons on stand-ins, before one is chosen."),
     "evaluate": ("privet.cli.evaluate", "evaluate", "Measure a run's model on test data."),
+    "schema": ("privet.cli.schema", "schema", "Write a schema of a table, to be completed."),
     "predict": ("privet.cli.predict", "predict", "Predict new records with a run's model."),
     "export": ("privet.cli.export", "export", "Write a run's model in a folder that serves it."),
     "report": ("privet.cli.report_command", "report", "Write a run's report: one HTML file."),

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from privet import checks
 from privet.datasets.csv_records import CsvFormat, CsvRecord, csv_records, first_record
-from privet.datasets.files import MAX_CONTENT_BYTES, check_sha256, open_content, read_all, read_up_to
+from privet.datasets.files import MAX_CONTENT_BYTES, check_sha256, open_content, read_up_to
 from privet.datasets.header_hints import header_advice
+from privet.datasets.typed_tables import is_typed, table_content
 from privet.errors import ArgumentError, DataError
 
 _MAX_HEADER_BYTES = 2**20
@@ -180,7 +181,7 @@ def read_csv(
             names one twice, or a record is too long or has unclosed quotes. The message contains declared names and
             similar names, and no other text from the file.
     """
-    content = read_all(path, max_bytes=max_bytes)
+    content = table_content(path, delimiter=schema.delimiter, max_bytes=max_bytes)
     check_sha256(path, sha256, content)
     records = csv_records(content, schema, path=path)
     if schema.has_header:
@@ -207,7 +208,7 @@ def read_words(path: str | os.PathLike[str], form: CsvFormat, name: str) -> list
         delimiter=form.delimiter,
         max_record_length=form.max_record_length,
     )
-    records = csv_records(read_all(path), word, path=path)
+    records = csv_records(table_content(path, delimiter=form.delimiter), word, path=path)
     header = next(records, None)
     if header is None:
         raise DataError(_no_header(path))
@@ -222,8 +223,11 @@ def read_header(path: str | os.PathLike[str], *, targets: Sequence[str], delimit
         DataError: the file cannot be read, is empty, or its first line does not name a target, so that it may be a
             record. The message gives advice and shows no cell except a name similar to a target.
     """
-    with open_content(path) as stream:
-        content = read_up_to(stream, _MAX_HEADER_BYTES)
+    if is_typed(path):
+        content = bytearray(table_content(path, delimiter=delimiter))
+    else:
+        with open_content(path) as stream:
+            content = read_up_to(stream, _MAX_HEADER_BYTES)
     first = _header(path, content, delimiter)
     header = [cell.strip() for cell in first.cells]
     for target in targets:
@@ -250,7 +254,7 @@ def read_public_cells(path: str | os.PathLike[str], *, delimiter: str = ",") -> 
     Raises:
         DataError: the file cannot be read, is too large or is empty.
     """
-    content = read_all(path, max_bytes=_MAX_PUBLIC_BYTES)
+    content = table_content(path, delimiter=delimiter, max_bytes=_MAX_PUBLIC_BYTES)
     records = csv_records(content, CsvFormat(delimiter=delimiter), path=path)
     cells = [[cell.strip() for cell in record.cells] for record in records]
     if not cells:
@@ -271,7 +275,8 @@ def _no_header(path: str | os.PathLike[str]) -> str:
 
 def count_surplus(path: str | os.PathLike[str], form: CsvFormat) -> int:
     """Return the number of records with more cells than the header, for a file of public or test records."""
-    lengths = [len(record.cells) for record in csv_records(read_all(path), form, path=path)]
+    content = table_content(path, delimiter=form.delimiter)
+    lengths = [len(record.cells) for record in csv_records(content, form, path=path)]
     return sum(length > lengths[0] for length in lengths)
 
 

@@ -19,7 +19,6 @@ from privet.runs.recipes.table_settings import ColumnSettings
 _LARGEST_DELTA = 1e-5
 _FEWEST_RECORDS = 100
 _STEPS = 100
-_FEWEST_FOR_CURVES = 5_000  # declared units times epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +33,19 @@ class _Rates:
         rate: Learning rate per unit of strength at the least bound.
         most: Largest learning rate; the loss is unstable beyond it.
         bound: Least bound.
+        strength: Up to this strength the bound is the least.
+        curves_from: Strength from which curved features are worth their noise.
     """
 
     rate: float
     most: float
     bound: float
+    strength: float
+    curves_from: float
 
     def bound_for(self, strength: float) -> float:
         """Return the bound on a record's gradient."""
-        return float(f"{min(_MOST_BOUND, max(self.bound, self.bound * math.sqrt(strength / _STRENGTH))):.3g}")
+        return float(f"{min(_MOST_BOUND, max(self.bound, self.bound * math.sqrt(strength / self.strength))):.3g}")
 
     def rate_for(self, strength: float) -> float:
         """Return the learning rate of the weights."""
@@ -53,9 +56,13 @@ class _Rates:
         return _STATISTICS_RATE * strength / math.hypot(STATISTICS_NORM, self.bound_for(strength))
 
 
-_MOST_BOUND, _STRENGTH, _STATISTICS_RATE = 2.0, 400.0, 0.00022
-_CLASS_RATES = _Rates(rate=0.00056, most=1.5, bound=0.5)
-_NUMBER_RATES = _Rates(rate=0.00025, most=0.4, bound=0.35)
+_MOST_BOUND, _STATISTICS_RATE = 2.0, 0.00022
+_NUMBER_RATES = _Rates(rate=0.00025, most=0.4, bound=0.35, strength=400.0, curves_from=3_000.0)
+
+
+def _class_rates(num_classes: int) -> _Rates:
+    # The noise in the weights grows with the classes, so that a higher bound pays later.
+    return _Rates(rate=0.00056, most=1.5, bound=0.5, strength=200.0 * num_classes, curves_from=math.inf)
 
 
 def _check_many(declared: str, number: int, units: str) -> None:
@@ -183,6 +190,7 @@ def table_recipe(
     test: Path | None,
     delimiter: str,
     decimal: str = ".",
+    one_record_per_person: bool = False,
 ) -> dict[str, Any]:
     """Return a recipe for a user's own table as plain values.
 
@@ -201,11 +209,13 @@ def table_recipe(
     }
     if promise.persons is not None:
         table |= {"person": promise.persons.column, "num_persons": promise.persons.num_persons}
-    predicts_numbers = any(target.categories is None for target in schema.targets)
-    rates = _NUMBER_RATES if predicts_numbers else _CLASS_RATES
+    elif one_record_per_person:
+        table["one_record_per_person"] = True
+    classes = [len(target.categories or ()) for target in schema.targets]
+    rates = _class_rates(max(classes)) if all(classes) else _NUMBER_RATES
     strength = promise.num_units * promise.epsilon
     rate = rates.rate_for(strength)
-    model = "table_curved" if strength >= _FEWEST_FOR_CURVES else "table_linear"
+    model = "table_curved" if strength >= rates.curves_from else "table_linear"
     training = {
         "optimizer": {"kind": "sgd", "learning_rate": rate, "momentum": 0.9},
         # Statistics are sums: their rate sets the scale on which the model knows the noise in them.
@@ -215,7 +225,10 @@ def table_recipe(
     }
     return {
         **_named(name, model, "table", table, test),
-        "privacy": promise.full_batches(steps=_STEPS, norms=[STATISTICS_NORM, rates.bound_for(strength)]),
+        "privacy": {
+            **promise.full_batches(steps=_STEPS, norms=[STATISTICS_NORM, rates.bound_for(strength)]),
+            **({"unit": "person"} if one_record_per_person else {}),
+        },
         "training": training,
     }
 
