@@ -59,7 +59,8 @@ class Problems:
 
     def gradient_norms(self, residuals: Tensor) -> Tensor:
         """Return the norm of each example's gradient in each group, ``[problem, group, example]``."""
-        return residuals.abs().unsqueeze(1) * self.slopes.norm(dim=3)
+        lengths: Tensor = self.slopes.norm(dim=3)
+        return residuals.abs().unsqueeze(1) * lengths
 
     def velocity(self, residuals: Tensor, factors: Tensor) -> Tensor:
         """Return what gradient flow with these factors does to the residuals; the loss is half their mean square."""
@@ -85,7 +86,8 @@ Factors = Callable[[Tensor], Tensor]
 
 
 def _whole(norms: Tensor) -> Tensor:
-    return norms.norm(dim=1, keepdim=True).expand_as(norms)
+    whole: Tensor = norms.norm(dim=1, keepdim=True)
+    return whole.expand_as(norms)
 
 
 def _threshold(norms: Tensor) -> Tensor:
