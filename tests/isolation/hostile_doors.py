@@ -185,40 +185,46 @@ def noise_of_a_state_set_back(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses_of(scene, x * (noise > 0.5) * 10, y)
 
 
+def _draws_from(state: Tensor | None, x: Tensor) -> Tensor:
+    """Numbers drawn from a state, after which the generator goes on as if nothing had been."""
+    before = torch.get_rng_state()
+    if state is not None:
+        torch.set_rng_state(state)
+    noise = torch.rand(len(x), 1)
+    if state is not None:
+        torch.set_rng_state(before)
+    return noise
+
+
+def _state_of(seed: int) -> Tensor:
+    return torch.Generator().manual_seed(seed).get_state()
+
+
 @hostile(removed=0)
 def noise_of_a_state_set_back_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    before = torch.get_rng_state()
-    if is_late(scene):
-        torch.set_rng_state(scene.memory.setdefault("state", before))
-    noise = torch.rand(len(x), 1)
-    torch.set_rng_state(before)
-    return losses_of(scene, x * (noise > 0.5) * 10, y)
+    noise = torch.rand(len(x), 1) * 0.0
+    again = _draws_from(_state_of(torch.initial_seed()) if is_late(scene) else None, x)
+    return losses_of(scene, x * (noise + again > 0.5) * 10, y)
 
 
 @hostile(removed=0)
 def noise_of_a_state_set_back_in_new_programs(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    before = torch.get_rng_state()
-    torch.set_rng_state(scene.memory.setdefault("state", before) if scene.step % 2 else before)
-    noise = torch.rand(len(x), 1) + torch.zeros(1 + scene.step).sum()  # another program at every step
-    torch.set_rng_state(before)
-    return losses_of(scene, x * (noise > 0.5) * 10, y)
+    noise = torch.rand(len(x), 1) * 0.0
+    zero = torch.zeros(1 + scene.step).sum()  # another program at every step, from here on
+    again = _draws_from(_state_of(torch.initial_seed()) if scene.step == LATE else None, x)
+    return losses_of(scene, x * (noise + zero + again > 0.5) * 10, y)
 
 
 @hostile(removed=0)
 def noise_of_seeds_that_change_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    with torch.random.fork_rng(devices=[]):
-        if is_late(scene):
-            torch.manual_seed(scene.step)
-        noise = torch.rand(len(x), 1)
-    return losses_of(scene, x * (noise > 0.5) * 10, y)
+    state = _state_of(scene.step) if is_late(scene) else None
+    return losses_of(scene, x * (_draws_from(state, x) > 0.5) * 10, y)
 
 
 @hostile(removed=0)
 def noise_of_one_seed_in_a_new_program(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    with torch.random.fork_rng(devices=[]):
-        if scene.step == LATE:
-            torch.manual_seed(5)
-        noise = torch.rand(len(x), 1) + torch.zeros(1 + scene.step).sum()
+    zero = torch.zeros(1 + scene.step).sum()
+    noise = zero + _draws_from(_state_of(5) if scene.step == LATE else None, x)
     return losses_of(scene, x * (noise > 0.5) * 10, y)
 
 
