@@ -25,9 +25,21 @@ from tests.docs_blocks import REASON, Block, blocks
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+
+
+def _sampling(setting: str) -> tuple[str, str]:
+    return "--set", f"privacy.sampling.{setting}"
+
+
 # A page shows what one would type; here the same commands do little work.
 SMALLER = {
-    "train": ["--quiet", "--device", "cpu", "--set", "privacy.sampling.epochs=", "--set", "privacy.sampling.steps=4"],
+    # A recipe counts in steps or in epochs: epochs are set before they are removed.
+    "train": [
+        "--quiet",
+        "--device",
+        "cpu",
+        *(word for one in ("epochs=1", "epochs=", "steps=4") for word in _sampling(one)),
+    ],
     "audit": ["--canaries", "20", "--rounds", "2"],
     "federated": ["--rounds", "1"],
 }

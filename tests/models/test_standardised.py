@@ -26,7 +26,7 @@ def statistics_gradient(model: StandardisedModel, record: torch.Tensor) -> torch
 
 
 @pytest.mark.parametrize("value", [0.0, 0.3, 1.0, -7.0, 1e9, math.inf, math.nan])
-def test_no_record_is_longer_than_the_bound_of_the_statistics_and_none_within_the_ranges_is_clipped(
+def test_no_record_is_longer_than_the_bound_of_the_statistics_and_none_is_clipped(
     value: float,
 ) -> None:
     model = StandardisedModel(5, 2, num_curves=3)

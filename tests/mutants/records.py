@@ -15,7 +15,50 @@ _SEALED = "tests/training/test_data_seal.py"
 _CSV = "datasets/csv_records.py"
 _RECORDS = "tests/datasets/test_csv_records.py"
 
+_STANDARDISED = "models/standardised.py"
+_STATISTICS = "tests/models/test_standardised.py"
+
 RECORDS: tuple[Mutant, ...] = (
+    one(
+        "statistics-of-far-records",
+        "a record beyond the declared ranges moves the statistics by more than others, and is clipped",
+        _STANDARDISED,
+        ".clamp(-1.0, 1.0)\n\n\ndef table_linear",
+        "\n\n\ndef table_linear",
+        _STATISTICS + "::test_no_record_is_longer_than_the_bound_of_the_statistics_and_none_is_clipped",
+    ),
+    one(
+        "statistics-moved-by-the-task",
+        "the loss of the task reaches the statistics, which are then no sums of bounded contributions",
+        _STANDARDISED,
+        "self.statistics.weight.detach().squeeze(0)",
+        "self.statistics.weight.squeeze(0)",
+        _STATISTICS + "::test_the_loss_of_the_task_does_not_move_the_statistics",
+    ),
+    one(
+        "gap-of-test-records",
+        "a gap is another value in test records than in training records",
+        "datasets/special_columns.py",
+        "return float(math.isnan(self.of.number(cell.strip())))",
+        "return float(bool(cell.strip()))",
+        "tests/datasets/test_special_columns.py::test_declared_gaps_are_read_alike_in_training_test_and_prediction",
+    ),
+    one(
+        "persons-unasked",
+        "a table that names persons is trained without a word on whom it protects",
+        "cli/train_own_data.py",
+        "        if found is not None:\n            raise RecipeError(",
+        "        if found is None and found:\n            raise RecipeError(",
+        "tests/cli/test_train_own_data.py::test_a_table_that_seems_to_name_persons_asks_what_a_record_is_before_it_reads_one",
+    ),
+    one(
+        "typed-values-with-errors",
+        "a value without a plain form shows itself in an error",
+        "datasets/typed_tables.py",
+        'return str(value) if isinstance(value, bool | int | float | Decimal | date) else ""',
+        "return str(float(value))  # type: ignore[arg-type]",
+        "tests/datasets/test_typed_tables.py::test_a_value_without_a_plain_form_becomes_an_empty_cell_and_no_error",
+    ),
     one(
         "started-with-others-unseen",
         "every process of a launcher trains alone, each with a ledger of its own",
