@@ -326,8 +326,8 @@ ISOLATION = (
     one(
         "generators-set-back",
         "a generator that is set back weighs examples by their places",
-        "isolation/programs.py",
-        "        self.drawn.add(state)\n",
+        "isolation/drawing.py",
+        "        self._states[state] = None\n",
         "",
         _hostile("numbers_of_a_generator_set_back"),
     ),
