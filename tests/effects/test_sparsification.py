@@ -19,11 +19,13 @@ from torch.optim import SGD
 from privet.datasets import ArrayDataset, load
 from privet.effects.sparsification import (
     ConvergenceTerms,
+    budget_noise_term,
     equivalent_clipping,
     frequency_distance,
     gradient_norm_ratio,
     measured_kappa,
     noise_norm_ratio,
+    noisy_descent_bound,
     per_example_gradients,
     projected_deviations,
     symmetry,
@@ -80,6 +82,75 @@ def test_no_rate_helps_without_enough_noise_or_where_kappa_is_what_is_kept() -> 
     assert replace(TERMS, noise_multiplier=0.01).optimal_rate == 0.0
     bounds = [TERMS.bound(rate, kappa=1 - rate) for rate in (0.0, 0.3, 0.6, 0.9)]
     assert bounds == sorted(bounds)
+
+
+def test_without_noise_the_bound_is_that_of_clipping_alone_and_no_mask_lowers_it() -> None:
+    quiet = replace(TERMS, noise_multiplier=0.0)
+    assert quiet.bound(0.0) == quiet.descent_term
+    assert quiet.bound(0.75) == pytest.approx(2 * quiet.descent_term)
+    assert quiet.optimal_rate == 0.0
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5, 0.9])
+def test_masked_noisy_descent_on_a_quadratic_stays_below_its_bound_and_near_it(rate: float) -> None:
+    size, steps, smoothness, noise_std, deviation, batch = 200, 400, 2.0, 3.0, 1.0, 10
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal(size)
+    start, found = smoothness * (weights**2).sum() / 2, 0.0
+    for _ in range(steps):
+        gradient = smoothness * weights
+        found += (gradient**2).sum() / steps
+        # every example's gradient lies at the distance ``deviation`` from the mean, in a random direction
+        spread = rng.standard_normal((batch, size))
+        spread *= deviation / np.linalg.norm(spread, axis=1, keepdims=True)
+        noisy = gradient + spread.mean(0) + noise_std / batch * rng.standard_normal(size)
+        weights -= (rng.random(size) >= rate) * noisy / (smoothness * math.sqrt(steps))
+    bound = noisy_descent_bound(
+        rate,
+        num_coordinates=size,
+        smoothness=smoothness,
+        noise_std=noise_std,
+        gradient_deviation=deviation,
+        batch_size=batch,
+        num_steps=steps,
+        loss_drop=start,
+    )
+    assert bound / 4 < found <= bound
+
+
+def test_the_bound_of_noisy_descent_grows_with_the_rate_of_the_mask() -> None:
+    values = {"num_coordinates": 10, "num_steps": 100}
+    reals = {"smoothness": 1.0, "noise_std": 1.0, "gradient_deviation": 1.0, "batch_size": 4.0, "loss_drop": 1.0}
+    bounds = [noisy_descent_bound(rate, **values, **reals) for rate in (0.0, 0.3, 0.6, 0.9)]  # type: ignore[arg-type]
+    assert bounds == sorted(bounds)
+    assert bounds[0] == pytest.approx(2 / 10 + (1 / 4 + 10 / 16) / 10)
+
+
+def test_the_budgets_noise_term_is_that_of_the_calibrated_noise_and_grows_at_a_fixed_size_of_the_data() -> None:
+    def term(steps: int, size: int) -> float:
+        return budget_noise_term(
+            num_coordinates=50,
+            clip_norm=0.5,
+            constant=1.5,
+            sampling_rate=math.sqrt(steps) / size,
+            num_steps=steps,
+            epsilon=2.0,
+            delta=1e-5,
+        )
+
+    steps, size = 400, 1_000
+    noise = 1.5 * (math.sqrt(steps) / size) * math.sqrt(steps * math.log(1e5)) / 2.0
+    terms = replace(
+        TERMS,
+        num_coordinates=50,
+        noise_multiplier=noise,
+        expected_batch_size=math.sqrt(steps),
+        num_steps=steps,
+        learning_rate=1 / (TERMS.smoothness * math.sqrt(steps)),
+    )
+    assert term(steps, size) == pytest.approx(terms.learning_rate * terms.noise_term)
+    assert term(1_600, size) == pytest.approx(2 * term(400, size)), "the publication says that it falls"
+    assert term(1_600, 2 * size) == pytest.approx(term(400, size) / 2), "as it does at a fixed sampling rate"
 
 
 def test_threshold_over_one_minus_momentum_is_kept() -> None:
@@ -175,6 +246,9 @@ def test_symmetric_points_pass_and_lopsided_ones_do_not() -> None:
     found = symmetry(lopsided)
     assert found.p_value <= 0.01
     assert found.energy_distance > symmetry(round_).energy_distance
+    assert symmetry(round_).effect < 0.01 < found.effect < 1
+    assert symmetry(3 * lopsided).effect == pytest.approx(found.effect), "has no unit"
+    assert symmetry(torch.zeros(5, 2)).effect == 0.0
 
 
 def test_masked_coordinates_are_counted() -> None:

@@ -39,13 +39,13 @@ def test_accuracy_against_rate_is_drawn_in_panels() -> None:
     assert draw(rows) != draw(rows[:8])
 
 
-def test_ratios_clouds_and_frequencies_are_drawn_for_the_first_seed() -> None:
+def test_clouds_frequencies_and_accuracies_are_drawn_for_the_first_seed() -> None:
     rows = [
-        {"part": "noise norm", "title": "noise", "rate": 0.0, "value": 1.0, "seed": 0},
-        {"part": "noise norm", "title": "noise", "rate": 0.5, "value": 0.7, "seed": 0},
         {"part": "deviations", "title": "epoch 0", "p_value": 0.5, "points": [[0.0, 1.0], [1.0, 0.0]], "seed": 0},
         {"part": "frequency", "title": "random masks", "histogram": [1, 2, 1], "seed": 0},
+        {"part": "accuracy", "way": "no mask", "accuracy": 0.5, "seed": 0},
     ]
-    draw = PICTURES["sparsification-terms"]
+    draw = PICTURES["mask-statistics"]
     assert draw(rows).startswith(PNG)
     assert draw(rows) == draw([*rows, {**rows[0], "seed": 1}])
+    assert len({draw(rows[:2]), draw(rows[2:]), draw(rows)}) == 3, "also without clouds"

@@ -74,9 +74,9 @@ def test_mask_statistics_look_at_every_mask_and_projection_and_rank_like_chance(
     assert {(row["mask"], row["projection"]) for row in clouds} == {
         (mask, projection) for mask in ("no mask", "random mask") for projection in ("first", "second")
     }
-    assert max(row["epoch"] for row in clouds) == 8
+    assert max(row["epoch"] for row in clouds) == 15, "epoch 79 of 100, in a run of 20"
     distances = {row["mask"]: row["value"] for row in rows if row["part"] == "frequency"}
-    assert distances["random"] == 0
+    assert distances["random mask"] < 0.02
     assert distances["ranked"] < 0.05 < distances["ranked without noise"]
 
 

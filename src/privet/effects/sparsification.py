@@ -35,7 +35,8 @@ class ConvergenceTerms:
 
     Attributes:
         clip_norm: The clipping threshold C.
-        noise_multiplier: Standard deviation of the noise on the sum, over C.
+        noise_multiplier: Standard deviation of the noise on the sum, over C; zero for clipping without noise, whose
+            bound is that of Theorem 3.4, and at rate zero that of Theorem 3.3.
         num_coordinates: Number of trainable parameters.
         smoothness: Lipschitz constant G of the loss's gradient.
         expected_batch_size: Divisor of the noisy sum.
@@ -56,11 +57,9 @@ class ConvergenceTerms:
     clipping_bias: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.fields(
-            self, checks.positive, "clip_norm", "noise_multiplier", "smoothness", "expected_batch_size", "learning_rate"
-        )
+        checks.fields(self, checks.positive, "clip_norm", "smoothness", "expected_batch_size", "learning_rate")
         checks.fields(self, checks.count, "num_coordinates", "num_steps")
-        checks.fields(self, checks.non_negative, "loss_drop")
+        checks.fields(self, checks.non_negative, "noise_multiplier", "loss_drop")
         checks.fields(self, checks.number, "clipping_bias")
 
     @property
@@ -86,9 +85,72 @@ class ConvergenceTerms:
         """The minimum of the bound for ``kappa = sqrt(1 - r)``: ``1 - Delta_C / (learning_rate * Delta_sigma)``.
 
         The learning rate multiplies the noise term, as in the bound; equation 114 of the paper omits it. Zero if noise
-        does not dominate.
+        does not dominate, and without noise.
         """
+        if not self.noise_term:
+            return 0.0
         return max(0.0, 1 - max(0.0, self.descent_term) / (self.learning_rate * self.noise_term))
+
+
+def noisy_descent_bound(
+    rate: float,
+    *,
+    num_coordinates: int,
+    smoothness: float,
+    noise_std: float,
+    gradient_deviation: float,
+    batch_size: float,
+    num_steps: int,
+    loss_drop: float,
+) -> float:
+    """Return the bound on the mean squared gradient norm of masked descent with noise and no clipping (Theorem 3.2).
+
+    ``2 G loss_drop / ((1 - rate) sqrt(T)) + (deviation^2 / B + d std^2 / B^2) / sqrt(T)``, for the learning rate
+    ``1 / (G sqrt(T))``: without clipping a mask makes it larger and never smaller.
+
+    Args:
+        rate: Of the mask.
+        num_coordinates: Number of trainable parameters d.
+        smoothness: Lipschitz constant G of the loss's gradient.
+        noise_std: Standard deviation of the noise on the sum.
+        gradient_deviation: Bound on the distance of an example's gradient from the mean.
+        batch_size: B.
+        num_steps: T.
+        loss_drop: Initial loss minus the smallest possible loss.
+    """
+    left = 1 - checks.probability("rate", rate, allow_zero=True)
+    size, root = checks.positive("batch_size", batch_size), math.sqrt(checks.count("num_steps", num_steps))
+    noise = checks.count("num_coordinates", num_coordinates) * checks.non_negative("noise_std", noise_std) ** 2
+    spread = checks.non_negative("gradient_deviation", gradient_deviation) ** 2 / size + noise / size**2
+    descent = 2 * checks.positive("smoothness", smoothness) * checks.non_negative("loss_drop", loss_drop)
+    return descent / (left * root) + spread / root
+
+
+def budget_noise_term(
+    *,
+    num_coordinates: int,
+    clip_norm: float,
+    constant: float,
+    sampling_rate: float,
+    num_steps: int,
+    epsilon: float,
+    delta: float,
+) -> float:
+    """Return the noise's part of the bound at a privacy budget (Corollary C.1.1).
+
+    ``d C^2 u^2 q^2 log(1 / delta) / (2 sqrt(T) epsilon^2)``, for the learning rate ``1 / (G sqrt(T))``, batches of
+    ``sqrt(T)`` and the noise ``u q sqrt(T log(1 / delta)) / epsilon`` of Abadi et al. (2016), whose constant ``u`` is
+    not known: for an epsilon that holds, calibrate a plan. The publication says that the term decreases with T. That
+    is so at a fixed sampling rate, that is for data sets that grow with T; at a fixed size N the rate is ``sqrt(T) /
+    N``, and the term grows with ``sqrt(T)``.
+    """
+    root = math.sqrt(checks.count("num_steps", num_steps))
+    share = checks.probability("sampling_rate", sampling_rate)
+    length = checks.positive("clip_norm", clip_norm) * checks.positive("constant", constant) * share
+    size = (
+        checks.count("num_coordinates", num_coordinates) * length**2 * math.log(1 / checks.probability("delta", delta))
+    )
+    return size / (2 * root * checks.positive("epsilon", epsilon) ** 2)
 
 
 def equivalent_clipping(clip_norm: float, *, momentum: float, new_momentum: float) -> float:

@@ -10,7 +10,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def mask_statistics_picture(rows: Rows) -> bytes:
-    """Draw clouds of deviations and histograms of how often coordinates are masked, of the first seed, as PNG.
+    """Draw clouds of deviations, histograms of how often coordinates are masked, and accuracies, of the first seed.
 
     Args:
         rows: Of the study ``mask-statistics``, or some of them.
@@ -21,7 +21,8 @@ def mask_statistics_picture(rows: Rows) -> bytes:
     first = [row for row in rows if row["seed"] == rows[0]["seed"]]
     clouds = [row for row in first if row["part"] == "deviations"]
     frequencies = [row for row in first if row["part"] == "frequency"]
-    num_panels = len(clouds) + bool(frequencies)
+    ends = [row for row in first if row["part"] == "accuracy"]
+    num_panels = len(clouds) + bool(frequencies) + bool(ends)
     columns = min(4, num_panels)
     height = -(-num_panels // columns)
     figure = Figure(figsize=(max(4.0, 2.6 * columns), 2.6 * height), dpi=110, layout="constrained")
@@ -33,13 +34,18 @@ def mask_statistics_picture(rows: Rows) -> bytes:
         axes.set_title(f"{row['title']}: p {row['p_value']:.3f}", fontsize=8)
         axes.tick_params(labelsize=7)
     if frequencies:
-        axes = figure.add_subplot(height, columns, num_panels)
+        axes = figure.add_subplot(height, columns, len(clouds) + 1)
         for row in frequencies:
             axes.step(range(len(row["histogram"])), row["histogram"], where="mid", label=row["title"])
         axes.set_xlabel("epochs in which a coordinate is masked", fontsize=8)
         axes.set_ylabel("coordinates", fontsize=8)
         axes.tick_params(labelsize=7)
         axes.legend(fontsize=7)
+    if ends:
+        axes = figure.add_subplot(height, columns, num_panels)
+        axes.barh([row["way"] for row in ends], [100 * row["accuracy"] for row in ends], color="tab:blue")
+        axes.set_xlabel("test accuracy, %", fontsize=8)
+        axes.tick_params(labelsize=7)
     file = io.BytesIO()
     figure.savefig(file, format="png", metadata={"Software": ""})
     return file.getvalue()

@@ -49,35 +49,6 @@ def _signs(rows: Rows) -> bytes:
     return _png(figure)
 
 
-def _terms(rows: Rows) -> bytes:
-    """Draw the ratios of figure 1, the projections of figures 6 to 9 and the frequencies of figure 12; first seed."""
-    first = [row for row in rows if row["seed"] == rows[0]["seed"]]
-    by_part = {part: [row for row in first if row["part"] == part] for part in dict.fromkeys(r["part"] for r in first)}
-    clouds = by_part.get("deviations", [])
-    columns = max(3, len(clouds))
-    figure = _figure(3.0 * columns, 5.4)
-    above, below = figure.subfigures(2, 1, squeeze=False)[:, 0]
-    ratios, frequencies = above.subplots(1, 2)
-    for part, marker in (("noise norm", "s"), ("gradient norm", "o")):
-        for title in dict.fromkeys(row["title"] for row in by_part.get(part, [])):
-            own = [row for row in by_part[part] if row["title"] == title]
-            ratios.plot([row["rate"] for row in own], [row["value"] for row in own], marker=marker, label=title)
-    ratios.set_xlabel("rate of the mask", fontsize=8)
-    ratios.set_ylabel("length with mask over without", fontsize=8)
-    ratios.legend(fontsize=7)
-    for row in by_part.get("frequency", []):
-        frequencies.step(range(len(row["histogram"])), row["histogram"], where="mid", label=row["title"])
-    frequencies.set_xlabel("epochs in which a coordinate is masked", fontsize=8)
-    frequencies.set_ylabel("coordinates", fontsize=8)
-    frequencies.legend(fontsize=7)
-    for place, row in enumerate(clouds):
-        axes = below.add_subplot(1, columns, place + 1)
-        axes.scatter(*zip(*row["points"], strict=True), s=3, color="tab:blue")
-        axes.set_title(f"{row['title']}: p {row['p_value']:.3f}", fontsize=8)
-        axes.tick_params(labelsize=7)
-    return _png(figure)
-
-
 def _figure(width: float, height: float) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -126,7 +97,6 @@ PICTURES: Mapping[str, Callable[[Rows], bytes]] = MappingProxyType(
     {
         "reconstruction-cifar10": _reconstructions,
         "sparsification-signs": _signs,
-        "sparsification-terms": _terms,
         "feature-to-noise": _laboratory,
         "mask-statistics": _mask_statistics,
         "digit-pictures": _digits,

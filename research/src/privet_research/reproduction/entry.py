@@ -137,6 +137,7 @@ class Entry(Table):
         data: Data sets under PRIVET_DATA that it reads.
         extras: Optional parts of this package that it needs.
         stand_in: Which data or network stand for the publication's in all claims; None if they are its own.
+        quick_stand_in: The same for the quick profile alone.
         reconstructed: What differs from the publication, or is not known any more, and what stands for it.
         chosen_on_test: What was chosen by results on test data; None if nothing was.
         unavailable: What cannot be had, and why; the whole of it if there are no studies.
@@ -154,6 +155,7 @@ class Entry(Table):
     data: list[str] = Field(default_factory=list)
     extras: list[str] = Field(default_factory=list)
     stand_in: str | None = None
+    quick_stand_in: str | None = None
     reconstructed: str | None = None
     chosen_on_test: str | None = None
     unavailable: str | None = None
@@ -175,11 +177,16 @@ class Entry(Table):
         """Whatever is not as in the publication, a sentence or more each."""
         given = {
             "Stand-in": self.stand_in,
+            "Stand-in of the quick version": self.quick_stand_in,
             "Reconstructed": self.reconstructed,
             "Chosen on test data": self.chosen_on_test,
             "Not available": self.unavailable,
         }
         return [f"{name}: {text}" for name, text in given.items() if text is not None]
+
+    def replaced(self, profile: Profile) -> str | None:
+        """Return which data or network stand for the publication's at a profile; None if they are its own."""
+        return self.stand_in or (self.quick_stand_in if profile is Profile.QUICK else None)
 
     def num_seeds(self, profile: Profile) -> int:
         """Return the runs per arm of a profile."""

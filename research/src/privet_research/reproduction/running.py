@@ -191,7 +191,7 @@ def judged(
         entry=entry,
         profile=choices.profile,
         rows=rows,
-        findings=[judge(claim, rows, choices.profile, entry.stand_in) for claim in entry.claims],
+        findings=[judge(claim, rows, choices.profile, entry.replaced(choices.profile)) for claim in entry.claims],
         failures=list(dict.fromkeys(failures)),
         seconds=sum(values.get("seconds", 0.0) for values in kept),
         commits=sorted({values["commit"] for values in kept if "commit" in values}),

@@ -144,6 +144,23 @@ def _text_variants(changes: Sequence[str]) -> Callable[[Sequence[int], torch.dev
     return run
 
 
+def _band_variants(changes: Sequence[str]) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.text_bands import BandSettings, run_band_study
+        from privet_research.studies.variants import variants
+
+        base = BandSettings().shortened() if quick else BandSettings()
+        return run_band_study(variants(base, changes), seeds=seeds, device=device)
+
+    return run
+
+
+def _band_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.text_bands import band_table
+
+    return band_table(rows)
+
+
 def _text_table(rows: Sequence[Row]) -> str:
     from privet_research.studies.text_table import text_table
 
@@ -190,13 +207,13 @@ def _noise_grid_run(name: str) -> Callable[[Sequence[int], torch.device, bool], 
 def _noise_procedure_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
     from privet_research.studies.noise_arms import PROCEDURE_ARMS
     from privet_research.studies.noise_grid import run_noise_grid
-    from privet_research.studies.noise_problems import digits_problems
+    from privet_research.studies.noise_problems import digits_problems, mnist_problems
 
     if quick:
         return run_noise_grid(
             digits_problems(steps=60)[:1], PROCEDURE_ARMS, seeds=seeds, device=device, epsilons=(3.0,)
         )
-    return run_noise_grid(digits_problems()[:2], PROCEDURE_ARMS, seeds=seeds, device=device)
+    return run_noise_grid(mnist_problems(), PROCEDURE_ARMS, seeds=seeds, device=device)
 
 
 def _noise_budget_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
@@ -267,8 +284,8 @@ _NOISE_STUDIES = (
     ),
     Study(
         name="noise-procedure",
-        description="noise optimised for every step, under tight accounting and under advanced composition",
-        num_seeds=20,
+        description="noise optimised for every step on MNIST, under tight accounting and advanced composition; a GPU",
+        num_seeds=5,
         run=_noise_procedure_run,
         table=_noise_grid_table,
     ),
@@ -340,6 +357,14 @@ _STUDIES = (
         run=_text_variants(()),
         table=_text_table,
         vary=_text_variants,
+    ),
+    Study(
+        name="text-sst2-bands",
+        description="MiniLM on SST-2, three epochs: correlated against independent noise; needs privet[text]",
+        num_seeds=5,
+        run=_band_variants(()),
+        table=_band_table,
+        vary=_band_variants,
     ),
     Study(
         name="regression-housing",

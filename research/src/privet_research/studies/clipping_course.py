@@ -43,17 +43,26 @@ class CourseSettings:
         clipping: Constants of the data set.
         is_layerwise: Whether layerwise arms are run, too.
         cutoffs: Further cutoffs of global clipping, of which only the end is reported.
+        own_rates: Learning rates of global clipping beside the common one, of which only the end is reported. It makes
+            gradients shorter by the cutoff over the bound, so that the common rate may be far too small for it.
         num_train: Training images, the first ones; None for all.
     """
 
     clipping: ClippingSettings
     is_layerwise: bool
     cutoffs: tuple[float, ...]
+    own_rates: tuple[float, ...] = ()
     num_train: int | None = None
 
     def shortened(self) -> CourseSettings:
         """Return a small version; its figures say nothing about the full one."""
-        return replace(self, clipping=self.clipping.shortened(3), cutoffs=self.cutoffs[::3], num_train=4_000)
+        return replace(
+            self,
+            clipping=self.clipping.shortened(3),
+            cutoffs=self.cutoffs[::3],
+            own_rates=self.own_rates[:1],
+            num_train=4_000,
+        )
 
     def arms(self, model: nn.Module) -> dict[str, tuple[Clipping, Grouping]]:
         """Return how each private arm clips; the bounds of layerwise ones follow the model's tensors."""
@@ -84,7 +93,7 @@ def cifar10_course() -> CourseSettings:
     """Return figures 5 and 6."""
     from privet_research.studies.catalogue import cifar10_settings
 
-    return CourseSettings(clipping=cifar10_settings(), is_layerwise=True, cutoffs=())
+    return CourseSettings(clipping=cifar10_settings(), is_layerwise=True, cutoffs=(), own_rates=(0.15, 0.5, 1.5, 2.5))
 
 
 def run_course_study(settings: CourseSettings, *, seeds: Sequence[int], device: torch.device) -> Iterator[Row]:
@@ -99,25 +108,38 @@ def run_course_study(settings: CourseSettings, *, seeds: Sequence[int], device: 
     train, test = on_device(first, device), on_device(split.test, device)
     for seed in seeds:
         arms = settings.arms(settings.clipping.build())
-        yield from _told(NON_PRIVATE, _open_course(settings, train, seed, device), train, test, seed)
+        yield from _rows_of(NON_PRIVATE, _open_course(settings, train, seed, device), train, test, seed)
         for name, (clipping, grouping) in arms.items():
             models = _private_course(settings, clipping, grouping, train, size, seed, device)
-            yield from _told(name, models, train, test, seed)
+            yield from _rows_of(name, models, train, test, seed)
         for cutoff in settings.cutoffs:
             clipping = KeepOrDrop(norm=settings.clipping.norm, cutoff=cutoff)
             *_, (_, model) = _private_course(settings, clipping, OneGroup(), train, size, seed, device)
-            found = predict(model, test.features, test.labels)
-            yield {
-                "arm": f"global, cutoff {cutoff:g}",
-                "part": "cutoff",
-                "cutoff": cutoff,
-                "seed": seed,
-                "accuracy": float(found.is_right.mean()),
-                "loss": float(found.losses.mean()),
-            }
+            facts = {"arm": f"global, cutoff {cutoff:g}", "part": "cutoff", "cutoff": cutoff, "seed": seed}
+            yield facts | _end(model, train, test)
+        for rate in settings.own_rates:
+            changed = replace(settings, clipping=replace(settings.clipping, learning_rate=rate))
+            clipping = KeepOrDrop(norm=settings.clipping.norm, cutoff=settings.clipping.cutoff)
+            *_, (_, model) = _private_course(changed, clipping, OneGroup(), train, size, seed, device)
+            facts = {"arm": f"global, rate {rate:g}", "part": "own rate", "learning_rate": rate, "seed": seed}
+            yield facts | _end(model, train, test)
 
 
-def _told(
+def _end(model: nn.Module, train: ArrayDataset, test: ArrayDataset) -> Row:
+    """Return the end of a course; a rate is chosen by the loss on training images."""
+    found = predict(model, test.features, test.labels)
+    on_train = predict(model, train.features[: len(test)], train.labels[: len(test)])
+    bins = reliability(found, num_bins=_NUM_BINS)
+    return {
+        "accuracy": float(found.is_right.mean()),
+        "loss": float(found.losses.mean()),
+        "train_loss": float(on_train.losses.mean()),
+        "ece": bins.expected_error,
+        "mce": bins.largest_error,
+    }
+
+
+def _rows_of(
     arm: str, models: Iterator[tuple[int, nn.Module]], train: ArrayDataset, test: ArrayDataset, seed: int
 ) -> Iterator[Row]:
     for epoch, model in models:
@@ -228,7 +250,11 @@ def course_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
     columns = (("accuracy %", "accuracy", 100, 1), ("loss", "loss", 1, 3))
     parts = []
-    for part, more in (("end", (("ECE-15 %", "ece", 100, 1), ("MCE-15 %", "mce", 100, 1))), ("cutoff", ())):
+    for part, more in (
+        ("end", (("ECE-15 %", "ece", 100, 1), ("MCE-15 %", "mce", 100, 1))),
+        ("cutoff", ()),
+        ("own rate", ()),
+    ):
         own = [row for row in rows if row["part"] == part]
         if not own:
             continue

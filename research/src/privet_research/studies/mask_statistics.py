@@ -100,7 +100,7 @@ def _run(
         yield from _look(model, train, 0, facts)
     for step in task.steps(model, train, plan, seed=seed, learning_rate=task.statistics_rate):
         if way.counts and step.index % every == 0:
-            keeps.append(None if step.kept is None else step.kept.coordinates)
+            keeps.append(None if step.kept is None else step.kept.coordinates.clone())
         epoch, rest = divmod(step.index + 1, every)
         if not rest and epoch in wanted:
             yield from _look(model, train, epoch, facts)

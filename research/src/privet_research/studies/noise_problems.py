@@ -15,6 +15,7 @@ from privet_research.studies.noise_runs import Examples
 from privet_research.studies.noise_terms import Terms
 
 SOFTMAX, SCALED, LAYERS = "softmax", "softmax, pixels badly scaled", "two layers"
+MNIST = "MNIST, two layers"
 FASHION = "Fashion-MNIST, softmax"
 ADULT, ADULT_NATURAL = "Adult, unit interval", "Adult, natural units"
 
@@ -99,6 +100,26 @@ def fashion_problems(*, steps: int = 300) -> list[Problem]:
             terms=Terms(rate=0.05, steps=steps, delta=1e-5),
             norms=(0.25, 1.0, 4.0),
             reaches=(0.5, 1.0, 2.0, 4.0),
+            num_tuning_seeds=1,
+        )
+    ]
+
+
+def mnist_problems(*, steps: int = 1_000) -> list[Problem]:
+    """Return MNIST with a network of one hidden layer; 1,000 of its training images play the public ones."""
+    split = load("mnist")
+    train, public, validation = _parted(split.train.features.flatten(1), split.train.labels, (55_000, 1_000, 4_000))
+    return [
+        Problem(
+            name=MNIST,
+            train=train,
+            public=public,
+            validation=validation,
+            test=Examples.of(split.test.features.flatten(1), split.test.labels),
+            widths=(784, 32, 10),
+            terms=Terms(rate=0.01, steps=steps, delta=1e-5),
+            norms=(0.5, 2.0),
+            reaches=(0.25, 0.5, 1.0, 2.0),
             num_tuning_seeds=1,
         )
     ]

@@ -37,6 +37,20 @@ def _kernel_table(rows: Sequence[Row]) -> str:
     return kernel_table(rows)
 
 
+def _flow_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.clipped_flow import run_flow_study
+
+    if quick:
+        return run_flow_study(seeds=seeds, device=device, num_problems=150, num_steps=3_000)
+    return run_flow_study(seeds=seeds, device=device)
+
+
+def _flow_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.clipped_flow import flow_table
+
+    return flow_table(rows)
+
+
 def momentum_task(quick: bool) -> MaskTask:
     """Return what the grid of thresholds and momenta is trained on."""
     from privet_research.studies.mask_tasks import CIFAR10, DIGITS
@@ -168,6 +182,14 @@ SINGLE_FIGURES = (
         run=_kernel_run,
         table=_kernel_table,
         measure="least_eigenvalue",
+    ),
+    Study(
+        name="clipped-flow",
+        description="the course of the loss under each kind of clipping, integrated; noise in smaller steps; minutes",
+        num_seeds=3,
+        run=_flow_run,
+        table=_flow_table,
+        measure="seed",
     ),
     Study(
         name="clipping-course-mnist",

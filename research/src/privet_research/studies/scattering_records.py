@@ -370,10 +370,6 @@ _SCALINGS: tuple[Change, ...] = (
 )
 
 
-def _rates(*rates: float) -> tuple[Change, ...]:
-    return tuple((("learning_rate", rate),) for rate in rates)
-
-
 def cifar10_cell(epsilon: float) -> Cell:
     """Return H-CNN on CIFAR-10."""
     rate = 4.0 if epsilon > 2 else 2.0
@@ -387,9 +383,6 @@ def cifar10_cell(epsilon: float) -> Cell:
         changes=(
             _SCALINGS,
             ((("num_views", 2),),),
-            ((("batch_size", 16_384), ("epochs", 120)), (("epochs", 120),)),
-            _rates(rate / 2, rate * 2),
-            ((("final_rate", 0.1),),),
         ),
     )
 
@@ -407,9 +400,6 @@ def fashion_cell(epsilon: float) -> Cell:
         changes=(
             _SCALINGS,
             ((("num_views", 2),),),
-            ((("batch_size", 8_192), ("epochs", 120)),),
-            _rates(rate / 2, rate * 2),
-            ((("final_rate", 0.1),),),
         ),
     )
 
