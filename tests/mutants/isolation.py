@@ -376,7 +376,7 @@ ISOLATION = (
     one(
         "memory-given-to-python-trusted",
         "numpy writes into a public result unseen",
-        "isolation/follow.py",
+        "isolation/acts.py",
         "            self.tracer.hand_out(made)\n            self._suspicions.hand_out(made)",
         "            pass",
         _hostile("neighbours_by_an_order_that_numpy_turned"),
@@ -483,7 +483,7 @@ ISOLATION = (
     one(
         "files-not-read",
         "a saved file tells numbers of examples",
-        "isolation/follow.py",
+        "isolation/acts.py",
         "if not given or (is_asked_by_torch() and not is_written_out()):",
         "if not given or is_asked_by_torch():",
         _hostile("bytes_of_a_saved_file"),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
-from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
-from privet.isolation.place import Verdict
-from privet.isolation.reads import Read, may_read
+from privet.isolation.asking import SHOWING_MEMORY, read_by
+from privet.isolation.drawing import GlobalDraws
+from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within, is_written_out
+from privet.isolation.place import Cause, Verdict
+from privet.isolation.reads import Read, checks_only, may_read
 from privet.isolation.signs import Function
 from privet.isolation.suspicions import Suspicions
 from privet.isolation.tracer import Tracer
@@ -22,9 +24,10 @@ class Acting:
     """What is noted of one forward pass, and the tracer that looks at it."""
 
     __slots__ = (
-        "_errors", "_num_examples", "_num_made", "_seed", "_sees_all", "_suspected", "has_hooks", "judge_gradient",
-        "nodes", "places", "tracer",
+        "_draws", "_errors", "_num_examples", "_num_made", "_seed", "_sees_all", "_suspected", "has_hooks",
+        "judge_gradient", "nodes", "places", "tracer",
     )  # fmt: skip
+    _draws: GlobalDraws
     _errors: list[Read]
     _num_examples: int
     _num_made: int
@@ -43,6 +46,26 @@ class Acting:
         if self._suspected is None:
             self._suspected = Suspicions(self._seed)
         return self._suspected
+
+    def _note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if self.tracer is None:
+            return
+        self.tracer.harmless = checks_only(function, args, kwargs)
+        given = read_by(function, args, kwargs)
+        if not given or (is_asked_by_torch() and not is_written_out()):
+            return
+        made = [tensor for tensor in given if self.tracer.has_made(tensor)]
+        if any(self.tracer.reads(tensor) for tensor in given):
+            self.tracer.read(getattr(function, "__name__", str(function)))
+            self._suspicions.hand_out(given)
+        elif made and function in SHOWING_MEMORY:
+            self.tracer.hand_out(made)
+            self._suspicions.hand_out(made)
+
+    def _doubt(self) -> Cause | None:
+        if self._draws.is_reseeded or self._draws.is_set_back:
+            self._suspicions.note_draws(self._draws)
+        return self._suspicions.doubt or (None if self.tracer is None else self.tracer.trace.doubt)
 
     def note_node(self) -> None:
         """Note that the user asks for a node of the graph, on which hooks may be put unseen."""

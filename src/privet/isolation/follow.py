@@ -17,13 +17,11 @@ from torch.autograd.function import BackwardCFunction
 
 from privet.isolation.acts import Acting
 from privet.isolation.again import Hooks
-from privet.isolation.asking import SHOWING_MEMORY, read_by
 from privet.isolation.constants import glance_at
 from privet.isolation.drawing import Drawn, GlobalDraws, state_of
-from privet.isolation.lines import is_asked_by_torch, is_written_out
 from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
 from privet.isolation.programs import CONSTANT, Known, Log, Mark, Programs, Proof
-from privet.isolation.reads import Read, checks_only
+from privet.isolation.reads import Read
 from privet.isolation.signs import (
     GIVEN,
     NOTHING,
@@ -69,7 +67,7 @@ class Follower(Acting):
 
     # looked up at every call of every batch, which slots make cheaper
     __slots__ = (
-        "_attribute", "_candidate", "_draws", "_finished", "_has_unseen_nodes", "_hooks", "_is_whole", "_log",
+        "_attribute", "_candidate", "_finished", "_has_unseen_nodes", "_hooks", "_is_whole", "_log",
         "_losses", "_may_trace", "_node", "_num_nodes", "_num_uses", "_number", "_number_of", "_numbers", "_parameters",
         "_place_of", "_programs", "_seeds", "_serials", "_slot", "_whole", "expected", "is_lost",
     )  # fmt: skip
@@ -257,21 +255,6 @@ class Follower(Acting):
         for sign, value in zip(signs, values, strict=True):
             collect(sign, value, self._constant, self._generator, self._numbers)
 
-    def _note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if self.tracer is None:
-            return
-        self.tracer.harmless = checks_only(function, args, kwargs)
-        given = read_by(function, args, kwargs)
-        if not given or (is_asked_by_torch() and not is_written_out()):
-            return
-        made = [tensor for tensor in given if self.tracer.has_made(tensor)]
-        if any(self.tracer.reads(tensor) for tensor in given):
-            self.tracer.read(getattr(function, "__name__", str(function)))
-            self._suspicions.hand_out(given)
-        elif made and function in SHOWING_MEMORY:
-            self.tracer.hand_out(made)
-            self._suspicions.hand_out(made)
-
     def _depart(self, num_calls: int) -> None:
         """Leave the known program after some calls."""
         assert self._candidate is not None
@@ -446,11 +429,6 @@ class Follower(Acting):
         reads = [*self._errors, *trace.reads]
         numbers = tuple(self._numbers[: num_numbers_in(self._log.entries[:end])])
         return Proof(verdict, self._log.uses, reads, trace, kind, numbers, self._is_whole)
-
-    def _doubt(self) -> Cause | None:
-        if self._draws.is_reseeded or self._draws.is_set_back:
-            self._suspicions.note_draws(self._draws)
-        return self._suspicions.doubt or (None if self.tracer is None else self.tracer.trace.doubt)
 
     def _number_of_result(self, tensor: Tensor) -> int | None:
         number: int = getattr(tensor, self._attribute, 0) - self._number

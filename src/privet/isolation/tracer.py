@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from privet.errors import UnsupportedModel
 from privet.isolation.call import Call, name_of, specs_in
+from privet.isolation.changing import argument_of, tensors_in, writes_of, written_among
 from privet.isolation.constants import OnDevice, constant_of, glance_at, is_range, numbers_of
 from privet.isolation.drawing import GlobalDraws, draws
 from privet.isolation.lines import asked, is_asked_by_privet, user_line
@@ -292,17 +293,17 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         named: dict[str, Any],
         result: Any,
     ) -> None:
-        outs = [result] if isinstance(result, Tensor) else _tensors(result)
+        outs = [result] if isinstance(result, Tensor) else tensors_in(result)
         call = Call(func, seen, named, [self._described(out, None) for out in outs])
-        writes = _writes(func)
+        writes = writes_of(func)
         if not outs and writes:  # it changes tensors and returns none: the changed tensors are its results
-            outs = [tensor for number, name in writes for tensor in _tensors(_argument(args, kwargs, number, name))]
+            outs = [tensor for number, name in writes for tensor in tensors_in(argument_of(args, kwargs, number, name))]
             call.out_specs = [self._described(out, None) for out in outs]
         if not outs:
             self._note_read(call, result)
             return
         verdicts = verdicts_of(call)
-        if self._unwritten.is_read(call, {spec.serial for spec in specs_in(_written_among(writes, seen, named))}):
+        if self._unwritten.is_read(call, {spec.serial for spec in specs_in(written_among(writes, seen, named))}):
             verdicts = call.everywhere(_cause(Fault.MIXES, call, UNWRITTEN))
         self._unwritten.note(call, outs)
         limit(call)
@@ -345,7 +346,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note a write: memory that other tensors share holds examples from now on."""
         mutated = []
         for number, name in writes:
-            for place, tensor in enumerate(_tensors(_argument(args, kwargs, number, name))):
+            for place, tensor in enumerate(tensors_in(argument_of(args, kwargs, number, name))):
                 verdict = verdicts[min(place, len(verdicts) - 1)]
                 before = self.spec(tensor)
                 mutated.append(before.serial)
@@ -447,28 +448,3 @@ def _asked(call: Call, rule: Callable[[Call], Sequence[Verdict]]) -> Sequence[Ve
 
 def _cause(fault: Fault, call: Call, reason: str) -> Cause:
     return Cause(fault, call.name, reason, user_line())
-
-
-@lru_cache(maxsize=4096)
-def _writes(operation: OpOverload) -> tuple[tuple[int, str], ...]:
-    return tuple(
-        (number, argument.name)
-        for number, argument in enumerate(operation._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
-
-
-def _written_among(writes: Sequence[tuple[int, str]], seen: list[Any], named: dict[str, Any]) -> list[Any]:
-    return [seen[number] if number < len(seen) else named.get(name) for number, name in writes]
-
-
-def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], number: int, name: str) -> Any:
-    return args[number] if number < len(args) else kwargs.get(name)
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [item for item in value if isinstance(item, Tensor)]
-    return []
