@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 @console.command(
-    "privet sweep my.csv --epsilons 0.5,1,2,4,8 --target y --schema schema.toml -o sweep",
-    "privet sweep my.csv --epsilons 1,3 --target y --schema schema.toml --on public.csv -o sweep",
-    "privet sweep my.toml --epsilons 1,3 --charged --evaluate-epsilon 0.5 -o sweep",
+    "privet sweep my.csv --target y --schema schema.toml --epsilons 1,3 -o sweep",
+    "privet sweep my.toml --epsilons 1,3 --on public.csv -o sweep",
+    "privet sweep my.toml --epsilons 1,3 -o sweep\n    --charged --evaluate-epsilon 0.5",
 )
 @console.recipe_argument
 @click.option("--epsilons", required=True, help="The epsilons to try, such as 0.5,1,2,4,8.")
