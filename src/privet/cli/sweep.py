@@ -121,9 +121,8 @@ def _on_stand_ins(
             words = f"{size:,} public records of the same columns"
         recipes = [_on_files(each, train, test) for each in recipes]
     told = estimate(recipes)
-    console.remark(
-        f"{len(recipes)} models: about {max(1, round(told.seconds)):,} s and {told.peak_bytes / 1e9:.1f} GB of memory."
-    )
+    memory = "memory not known here" if told.peak_bytes is None else f"{told.peak_bytes / 1e9:.1f} GB of memory"
+    console.remark(f"{len(recipes)} models: about {max(1, round(told.seconds)):,} s and {memory}.")
     try:
         if is_estimate:
             return None
