@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 @console.command(
-    "privet sweep my.csv --epsilons 0.5,1,2,4,8 --target y --schema schema.toml -o sweep",
-    "privet sweep my.csv --epsilons 1,3 --target y --schema schema.toml --on public.csv -o sweep",
-    "privet sweep my.toml --epsilons 1,3 --charged --evaluate-epsilon 0.5 -o sweep",
+    "privet sweep my.csv --target y --schema schema.toml --epsilons 1,3 -o sweep",
+    "privet sweep my.toml --epsilons 1,3 --on public.csv -o sweep",
+    "privet sweep my.toml --epsilons 1,3 -o sweep\n    --charged --evaluate-epsilon 0.5",
 )
 @console.recipe_argument
 @click.option("--epsilons", required=True, help="The epsilons to try, such as 0.5,1,2,4,8.")
@@ -121,9 +121,8 @@ def _on_stand_ins(
             words = f"{size:,} public records of the same columns"
         recipes = [_on_files(each, train, test) for each in recipes]
     told = estimate(recipes)
-    console.remark(
-        f"{len(recipes)} models: about {max(1, round(told.seconds)):,} s and {told.peak_bytes / 1e9:.1f} GB of memory."
-    )
+    memory = "memory not known here" if told.peak_bytes is None else f"{told.peak_bytes / 1e9:.1f} GB of memory"
+    console.remark(f"{len(recipes)} models: about {max(1, round(told.seconds)):,} s and {memory}.")
     try:
         if is_estimate:
             return None

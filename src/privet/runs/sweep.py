@@ -6,8 +6,9 @@ figure is charged: the total is that of all ledgers together.
 
 from __future__ import annotations
 
-import resource
+import importlib.util
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -77,10 +78,10 @@ class Sweep(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Time and memory of a sweep, from a few steps on stand-ins."""
+    """Time and memory of a sweep, from a few steps on stand-ins; memory is None where the system does not tell it."""
 
     seconds: float
-    peak_bytes: int
+    peak_bytes: int | None
 
 
 def estimate(recipes: Sequence[Recipe]) -> Estimate:
@@ -96,7 +97,16 @@ def estimate(recipes: Sequence[Recipe]) -> Estimate:
     done = ticks[_WARM:] if len(ticks) > _WARM + 1 else ticks
     each = (done[-1] - done[0]) / max(1, len(done) - 1)
     steps = sum(recipe.plan().num_steps for recipe in recipes)
-    return Estimate(seconds=each * steps, peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    return Estimate(seconds=each * steps, peak_bytes=_peak_bytes())
+
+
+def _peak_bytes() -> int | None:
+    if importlib.util.find_spec("resource") is None:  # Windows
+        return None
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def sweep_stand_ins(
