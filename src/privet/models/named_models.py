@@ -25,6 +25,7 @@ from privet.models.dense import logistic_regression, mlp_64_64, mlp_1000
 from privet.models.minilm import minilm_lora
 from privet.models.oriented_edges import oriented_edges
 from privet.models.vision_transformer import small_vit
+from privet.models.wide_networks import wrn_16_4, wrn_40_4
 
 
 class ModelFactory(Protocol):
@@ -67,6 +68,8 @@ _TASKS: Mapping[str, tuple[ModelFactory, tuple[int, ...], int, str]] = {
     "mlp_64_64": (mlp_64_64, (8,), 1, "Two hidden layers of 64, ReLU, for tables"),
     "oriented_edges": (oriented_edges, _GREY, 10, "Fixed edge features and one linear layer: little noise"),
     "small_vit": (small_vit, _GREY, 10, "Vision transformer: patches of 4, four layers of width 64"),
+    "wrn_16_4": (wrn_16_4, _COLOUR, 10, "WRN-16-4 with standardised filters and group norm, for CIFAR-10"),
+    "wrn_40_4": (wrn_40_4, _COLOUR, 10, "WRN-40-4 with standardised filters and group norm, for CIFAR-10"),
     "logistic_regression": (logistic_regression, _GREY, 10, "Linear classifier: a convex problem"),
     "minilm_lora": (minilm_lora, (64,), 2, "Pre-trained MiniLM with LoRA adapters, for sentences; needs privet[text]"),
     "convex_relu": (convex_relu, _GREY, 10, "Two-layer ReLU network with 100 fixed gates: convex, proven constants"),

@@ -64,7 +64,8 @@ class Problems:
     def velocity(self, residuals: Tensor, factors: Tensor) -> Tensor:
         """Return what gradient flow with these factors does to the residuals; the loss is half their mean square."""
         weighted = (factors * residuals.unsqueeze(1)).unsqueeze(3)
-        return -(self.slopes @ (self.slopes.mT @ weighted)).sum(1).squeeze(2)
+        found: Tensor = -(self.slopes @ (self.slopes.mT @ weighted)).sum(1).squeeze(2)
+        return found
 
 
 def growing(strength: float = 3.0) -> Tensor:
