@@ -22,6 +22,7 @@ from benchmarks.models import WORKLOADS, Data, Images, Scale, Size, Tokens, Work
 _TINY_BATCH = 6
 _RANK = 16
 _ADAPTED = ("q_proj", "v_proj")
+_ADAPTED_OF_BERT = ("query", "value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +210,18 @@ def _lora(**settings: Any) -> nn.Module:
 def _with_adapters(model: nn.Module) -> nn.Module:
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if name in _ADAPTED and isinstance(child, nn.Linear):
+            if name in (*_ADAPTED, *_ADAPTED_OF_BERT) and isinstance(child, nn.Linear):
                 setattr(parent, name, LowRank(child, _RANK))
+    return model
+
+
+def _minilm_lora(**settings: Any) -> nn.Module:
+    """An encoder of MiniLM's size, frozen, with adapters of rank 16 on queries and values, and a trained classifier."""
+    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    model = _bert(dropout=0.0, **(shape | settings)).requires_grad_(False)
+    _with_adapters(model)
+    head: nn.Module = model.get_submodule("model.classifier")
+    head.requires_grad_(True)
     return model
 
 
@@ -276,6 +287,11 @@ _PUBLIC = (
     _case(
         "lora", "adapters of rank 16 on a frozen bfloat16 Llama decoder, 1.1B parameters, 512 tokens",
         _lora, _TEXT, batches=(8, 1), tiny=_SMALL_LLAMA, tiny_data=_FEW_NEXT,
+    ),
+    _case(
+        "minilm_lora", "adapters of rank 16 on a frozen encoder of MiniLM's size, 23M parameters, 32 tokens",
+        _minilm_lora, Tokens(length=32, vocabulary=30000, num_classes=2, first_id=4), batches=(200, 8),
+        tiny=_SMALL_BERT, tiny_data=_FEW_WORDS,
     ),
     _case(
         "resnet50", "ResNet-50 of torchvision with group norm, 25.6M parameters",

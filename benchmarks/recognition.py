@@ -60,7 +60,7 @@ class _Blind(Follower):
     def after(self, *args: Any) -> None:
         pass
 
-    def after_known(self, output: Any) -> None:
+    def after_known(self, output: Any, *, is_use: bool) -> None:
         pass
 
     def use(self, *args: Any) -> None:

@@ -1,6 +1,6 @@
 """Write results/isolation/architectures.md: prove every architecture of the table, and list the verdicts.
 
-Usage: HF_HUB_OFFLINE=1 python -m scripts.architectures_table [--only NAME ...] [--output FILE]
+Usage: HF_HUB_OFFLINE=1 python -m scripts.architectures_table [--only NAME ...] [--workers N] [--output FILE]
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 
 # Before anything imports transformers: nothing is downloaded.
@@ -122,10 +124,23 @@ def _versions() -> str:
     return f"Python {platform.python_version()}, {', '.join(found)}."
 
 
+def _outcomes(rows: Sequence[Architecture], workers: int) -> list[Outcome]:
+    if workers == 1:
+        return [outcome_of(row) for row in rows]
+    with ProcessPoolExecutor(workers, get_context("fork"), torch.set_num_threads, (1,)) as pool:
+        return list(pool.map(_outcome_of, [row.name for row in rows]))
+
+
+def _outcome_of(name: str) -> Outcome:
+    # by name, since models are built by functions that cannot be sent to another process
+    return outcome_of(next(row for row in (*ARCHITECTURES.values(), *MOVING) if row.name == name))
+
+
 def main() -> None:
     """Run all, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[], help="names of architectures")
+    parser.add_argument("--workers", type=int, default=1, help="processes that prove at the same time, a thread each")
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "isolation" / "architectures.md")
     given = parser.parse_args()
     warnings.simplefilter("ignore")  # of the libraries
@@ -134,8 +149,8 @@ def main() -> None:
     def wanted(row: Architecture) -> bool:
         return (not given.only or row.name in given.only) and all(map(importlib.util.find_spec, row.needs))
 
-    proven = [outcome_of(row) for row in ARCHITECTURES.values() if wanted(row)]
-    others = [outcome_of(row) for row in MOVING if wanted(row)]
+    proven = _outcomes([row for row in ARCHITECTURES.values() if wanted(row)], given.workers)
+    others = _outcomes([row for row in MOVING if wanted(row)], given.workers)
     num = sum(not row.doubts for row in proven)
     text = _HEAD.format(num=_NUM, versions=_versions())
     text += f"## {num} of {len(proven)} proven\n\n{_table(proven)}\n"

@@ -140,13 +140,13 @@ def table(setting: Setting, found: dict[str, Any]) -> str:
 
 def page(tables: list[str]) -> str:
     """Return the README of the folder."""
-    told = (
+    summary = (
         f"Squared error per coordinate of an estimated mean; {PERSONS} persons with {RECORDS} records each, "
         f"{DIMENSION} coordinates, delta {DELTA:g}, {STEPS} steps, at most {CAP} records of a person, mean and "
         f"standard error over {SEEDS} seeds, each way at its best of {len(NORMS)} clipping norms. The first column is "
         "the share of the variance that lies within persons. `python -m scripts.person_ways` repeats it."
     )
-    return "\n".join(["# Two ways to protect persons", "", told, "", *tables, "![Error](mean_estimation.svg)", ""])
+    return "\n".join(["# Two ways to protect persons", "", summary, "", *tables, "![Error](mean_estimation.svg)", ""])
 
 
 def draw(results: list[tuple[Setting, dict[str, Any]]], file: Path) -> None:
@@ -154,9 +154,9 @@ def draw(results: list[tuple[Setting, dict[str, Any]]], file: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "privet"
     figure, places = plt.subplots(1, len(results), figsize=(4.6 * len(results), 3.4))
     for axes, (setting, found) in zip(places, results, strict=True):
-        for name, way in found["ways"].items():
-            errors = [row["error"] for row in way["rows"]]
-            spreads = [2 * row["standard_error"] for row in way["rows"]]
+        for name, found_by in found["ways"].items():
+            errors = [row["error"] for row in found_by["rows"]]
+            spreads = [2 * row["standard_error"] for row in found_by["rows"]]
             axes.errorbar(SHARES, errors, yerr=spreads, marker="o", capsize=3, label=name)
         axes.set(xlabel="share of the variance within persons", ylabel="squared error of the mean", yscale="log")
         axes.set_title(setting.words)

@@ -3,6 +3,8 @@
 Usage: python verify_certificate.py RUN            a run's folder that holds certificate.json and ledger.jsonl
        python verify_certificate.py CERTIFICATE --ledger LEDGER [--model MODEL]
 
+A signature in certificate.signature.json is checked as well; --public-key HEX says whose it must be.
+
 Needs Python 3.11, numpy and scipy, and nothing else: no line of privet is used. Epsilon and mu are computed here from
 the events of the ledger by composing privacy-loss distributions on a fine grid. Both programs round losses to a grid of
 their own, so a claim holds unless it is more than 0.1 % below the figure found here. Every other entry follows from the
@@ -216,11 +218,11 @@ class Account:
         self._give(event, 1)
         self.besides.append({"coordinates": coordinates, "event": event, "purpose": purpose})
 
-    def _tell(self, told: list[str], *, reason: Any) -> None:
+    def _tell(self, stated: list[str], *, reason: Any) -> None:
         if not isinstance(reason, str) or not reason.isprintable() or not 3 <= len(reason) <= MAX_REASON:
             raise Wrong(f"row {len(self.heads)} gives no reason in words")
-        if reason not in told:
-            told.append(reason)
+        if reason not in stated:
+            stated.append(reason)
 
     def _change(self, *, reason: Any, step: Any) -> None:
         is_text = isinstance(reason, str) and reason.isprintable() and reason.strip() == reason
@@ -561,7 +563,7 @@ ALWAYS = (
     "noise is treated as an ideal real-valued Gaussian",
     "plan constants are public and were not chosen by looking at the private data",
     "learning rates, stopping and every other choice during the run were made without looking at private values",
-    "between steps weights were changed in no way but by named public changes",
+    "weights were changed by the optimizer's own rule from noisy gradients, and else by named public changes only",
     "no program read examples in another thread, switched off torch's dispatch modes or replaced torch's operators",
 )
 KEYSTREAM = "an AES-256 counter-mode keystream keyed by the operating system, its radius of 52 random bits"
@@ -706,8 +708,8 @@ class Story:
         has_owners = self.plan["sampling"]["kind"] in OF_PERSONS
         item, of_unit = (OWNED_ITEM, OWNED) if has_owners else (ITEM[self.unit], ASSUMED[self.unit])
         besides = dict.fromkeys(PURPOSES[release["purpose"]] for release in self.account.besides)
-        told = (*self.account.assumptions, *self.account.changes, *besides, *self.account.vouched)
-        return [*of_plan, item, *told, *of_unit]
+        stated = (*self.account.assumptions, *self.account.changes, *besides, *self.account.vouched)
+        return [*of_plan, item, *stated, *of_unit]
 
 
 def check_proof(plan: dict[str, Any]) -> None:
@@ -826,8 +828,8 @@ class Files:
         self.plan_sha256 = certificate["plan"]["file_sha256"] if plan is None else hashlib.sha256(plan).hexdigest()
         weights = self._read(model or folder / "model.safetensors", is_named=certificate["model"] is not None)
         self.model = certificate["model"] if weights is None else model_entry(weights)
-        told = self._read(folder / "env.json", is_named=bool(certificate["versions"]))
-        self.versions = certificate["versions"] if told is None else versions_in(told)
+        stated = self._read(folder / "env.json", is_named=bool(certificate["versions"]))
+        self.versions = certificate["versions"] if stated is None else versions_in(stated)
         self.devices = sorted({str(entry["device"]) for entry in self.versions if "device" in entry})
         self.drawn_on = sorted({str(entry.get("device", "unknown")) for entry in self.versions})
 
@@ -1080,21 +1082,21 @@ def check_figures(certificate: dict[str, Any], figures: Figures, delta: float) -
     return f"epsilon {claim:.6g} claimed, {found:.6g} recomputed from the ledger (delta {delta:g}); {allowed}"
 
 
-def difference(told: Any, found: Any, where: str) -> str | None:
+def difference(stated: Any, found: Any, where: str) -> str | None:
     """Name the first place where two JSON values differ; numbers and truth values of different kinds do."""
-    if isinstance(told, dict) and isinstance(found, dict):
-        for name in sorted({*told, *found}):
-            if name not in told or name not in found:
+    if isinstance(stated, dict) and isinstance(found, dict):
+        for name in sorted({*stated, *found}):
+            if name not in stated or name not in found:
                 return f"{where}{name} " + ("is missing" if name in found else "is no entry of a certificate")
-            if (inner := difference(told[name], found[name], f"{where}{name}.")) is not None:
+            if (inner := difference(stated[name], found[name], f"{where}{name}.")) is not None:
                 return inner
         return None
-    if isinstance(told, list) and isinstance(found, list) and len(told) == len(found):
-        pairs = enumerate(zip(told, found, strict=True))
+    if isinstance(stated, list) and isinstance(found, list) and len(stated) == len(found):
+        pairs = enumerate(zip(stated, found, strict=True))
         return next((text for i, pair in pairs if (text := difference(*pair, f"{where}{i}."))), None)
-    if canonical(told) == canonical(found):
+    if canonical(stated) == canonical(found):
         return None
-    return f"{where.removesuffix('.')} is {str(told)[:120]!r}, and the ledger and its files give {str(found)[:120]!r}"
+    return f"{where.removesuffix('.')} is {str(stated)[:120]!r}, and the ledger and its files give {str(found)[:120]!r}"
 
 
 def verify(certificate_path: Path, ledger_path: Path, model_path: Path | None) -> Iterator[str]:
@@ -1109,8 +1111,8 @@ def verify(certificate_path: Path, ledger_path: Path, model_path: Path | None) -
         story, files = Story(account), Files(certificate, ledger_path.parent, model_path)
         figures = story.figures
         yield check_figures(certificate, figures, story.delta)
-        told = {name: value for name, value in certificate.items() if name != "digest"}
-        differs = difference(told, made_anew(certificate, story, files, figures), "")
+        stated = {name: value for name, value in certificate.items() if name != "digest"}
+        differs = difference(stated, made_anew(certificate, story, files, figures), "")
         if differs is not None:
             raise Wrong(differs)
         yield "every other entry is what the ledger and its files give"
@@ -1122,16 +1124,101 @@ def verify(certificate_path: Path, ledger_path: Path, model_path: Path | None) -
         raise Wrong(f"the certificate or its ledger lacks an entry or has one of the wrong kind: {error}") from None
 
 
+# ---------------------------------------------------------------------------------------------------------- signatures
+# Ed25519 as in RFC 8032, section 5.1: verification alone. It is written out here so that this program needs no package
+# for it. It handles no secret, so that the time it takes tells nothing.
+
+FIELD = 2**255 - 19
+ORDER = 2**252 + 27742317777372353535851937790883648493
+CURVE = -121665 * pow(121666, -1, FIELD) % FIELD
+Point = tuple[int, int, int, int]
+
+
+def add_points(p: Point, q: Point) -> Point:
+    """Add two points of the curve, in extended coordinates."""
+    a, b = (p[1] - p[0]) * (q[1] - q[0]) % FIELD, (p[1] + p[0]) * (q[1] + q[0]) % FIELD
+    c, d = 2 * p[3] * q[3] * CURVE % FIELD, 2 * p[2] * q[2] % FIELD
+    e, f, g, h = b - a, d - c, d + c, b + a
+    return (e * f % FIELD, g * h % FIELD, f * g % FIELD, e * h % FIELD)
+
+
+def multiplied(scalar: int, point: Point) -> Point:
+    """Add a point to itself so many times."""
+    found: Point = (0, 1, 1, 0)
+    while scalar:
+        found = add_points(found, point) if scalar & 1 else found
+        point, scalar = add_points(point, point), scalar >> 1
+    return found
+
+
+def point_of(data: bytes) -> Point:
+    """Return the point that 32 bytes stand for; raise ValueError where there is none."""
+    number_, sign = int.from_bytes(data, "little"), data[31] >> 7
+    y = number_ & ((1 << 255) - 1)
+    if len(data) != 32 or y >= FIELD:
+        raise ValueError("no point")
+    square = (y * y - 1) * pow(CURVE * y * y + 1, -1, FIELD) % FIELD
+    x = pow(square, (FIELD + 3) // 8, FIELD)
+    if (x * x - square) % FIELD:
+        x = x * pow(2, (FIELD - 1) // 4, FIELD) % FIELD
+    if (x * x - square) % FIELD or (x == 0 and sign):
+        raise ValueError("no point")
+    x = FIELD - x if x & 1 != sign else x
+    return (x, y, 1, x * y % FIELD)
+
+
+def is_signed(message: bytes, *, public_key: bytes, signature: bytes) -> bool:
+    """Whether this is the Ed25519 signature of the message by the holder of the key."""
+    if len(public_key) != 32 or len(signature) != 64:
+        return False
+    try:
+        key, commitment = point_of(public_key), point_of(signature[:32])
+    except ValueError:
+        return False
+    scalar = int.from_bytes(signature[32:], "little")
+    if scalar >= ORDER:
+        return False
+    challenge = int.from_bytes(hashlib.sha512(signature[:32] + public_key + message).digest(), "little") % ORDER
+    base = point_of(bytes([0x58]) + bytes([0x66]) * 31)
+    left, right = multiplied(scalar, base), add_points(commitment, multiplied(challenge, key))
+    return not ((left[0] * right[2] - right[0] * left[2]) % FIELD or (left[1] * right[2] - right[1] * left[2]) % FIELD)
+
+
+def check_signature(certificate_path: Path, expected: str | None) -> Iterator[str]:
+    """Check the signature beside a certificate, if there is one, and whose it is, if that was asked."""
+    path = certificate_path.with_name("certificate.signature.json")
+    if not path.exists():
+        if expected is not None:
+            raise Wrong("a signature was asked for, and there is none beside the certificate")
+        return
+    told = strict_json(read_bytes(path), path.name)
+    if not isinstance(told, dict) or told.get("schema") != "privet signature" or told.get("algorithm") != "Ed25519":
+        raise Wrong(f"{path.name} is no signature of a certificate")
+    try:
+        key, signature = bytes.fromhex(told["public_key"]), bytes.fromhex(told["signature"])
+    except (KeyError, TypeError, ValueError):
+        raise Wrong(f"{path.name} lacks a key or a signature in hex digits") from None
+    if not is_signed(read_bytes(certificate_path), public_key=key, signature=signature):
+        raise Wrong("the signature is not one of this certificate by the key that it names")
+    if expected is not None and key.hex() != expected.strip().lower():
+        raise Wrong(f"the certificate is signed by the key {key.hex()}, and another was asked for")
+    whose = "as asked" if expected is not None else "compare it with one that you know: --public-key"
+    yield f"signed with the Ed25519 key {key.hex()} ({whose})"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("certificate", type=Path, help="certificate.json, or a folder that holds it")
     parser.add_argument("--ledger", type=Path, help="the ledger; ledger.jsonl beside the certificate by default")
     parser.add_argument("--model", type=Path, help="the model's file; the named one beside the certificate by default")
+    parser.add_argument("--public-key", help="the Ed25519 key, in hex digits, that must have signed the certificate")
     asked = parser.parse_args(arguments)
     path = asked.certificate / "certificate.json" if asked.certificate.is_dir() else asked.certificate
     try:
         for line in verify(path, asked.ledger or path.parent / "ledger.jsonl", asked.model):
+            print(f"  holds: {line}")
+        for line in check_signature(path, asked.public_key):
             print(f"  holds: {line}")
     except (Wrong, OSError) as error:
         print(f"  WRONG: {error}\nFAIL")

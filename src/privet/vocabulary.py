@@ -21,6 +21,10 @@ class Adjacency(Enum):
     REPLACE_ONE = "replace_one"
     ZERO_OUT = "zero_out"
 
+    def refused_exchange(self, reason: str) -> str | None:
+        """Return a reason to refuse exchanges of one unit; None under the other adjacencies."""
+        return reason if self is Adjacency.REPLACE_ONE else None
+
     def words(self, unit: Unit) -> str:
         """Return the difference of the two data sets in words."""
         if self is Adjacency.ADD_REMOVE:

@@ -139,6 +139,34 @@ def test_the_bound_is_as_small_as_the_best_attacker_shows(steps: int, z: float, 
     assert float(curve.deltas(np.array([0.05]))[0]) <= 1.005 * float(values.mean()) + 4.5 * error
 
 
+# The package random-allocation 1.0.5 of Feldman and Shenfeld (arXiv 2502.08202), default settings: its lower bound on
+# delta, and the least of its upper bounds where that was computed (orders 2 to 40).
+PUBLISHED = (
+    (100, 1.0, 0.5, 2.213505e-5, None),
+    (100, 0.8, 1.0, 5.683391e-5, None),
+    (1000, 1.0, 0.3, 6.217434e-9, None),
+    (50, 1.5, 0.2, 4.891028e-5, None),
+    (10_000, 0.6, 1.0, 6.219928e-8, None),
+    (20, 1.0, 1.0, 2.386820e-4, 2.668241e-3),
+    (1000, 0.7, 1.0, 7.707665e-7, 6.684237e-6),
+)
+
+
+@pytest.mark.parametrize(("steps", "z", "epsilon", "least", "most"), PUBLISHED)
+def test_the_bound_lies_between_the_published_lower_and_upper_bounds(
+    steps: int, z: float, epsilon: float, least: float, most: float | None
+) -> None:
+    found = PLD().delta(allocated(steps, z), epsilon=epsilon, adjacency=ADD_REMOVE)
+    assert least <= found
+    assert most is None or found <= most
+
+
+def test_where_the_published_lower_bound_is_tight_the_bound_equals_it() -> None:
+    # one step alone has next to all of the mass here, which is what that lower bound counts
+    for steps, z, epsilon, least, _ in (PUBLISHED[4], PUBLISHED[6]):
+        assert PLD().delta(allocated(steps, z), epsilon=epsilon, adjacency=ADD_REMOVE) <= 1.05 * least
+
+
 def test_gradients_that_adapt_tell_no_more_than_the_worst_case() -> None:
     """An attacker who makes contributions shorter after some releases, and longer after others."""
     steps, z, number = 12, 1.0, 200_000

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from privet.cli.train_own_data import _names_persons
 from tests.cli.conftest import FEW_STEPS, SCHEMA, Ask
 
 
 def table(count: int) -> str:
     lines = [f"{n},{20 + n % 60},{('north', 'south')[n % 2]},{('low', 'high')[n % 60 > 30]}\n" for n in range(count)]
-    return "id,age,town,income\n" + "".join(lines)
+    return "row,age,town,income\n" + "".join(lines)
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_a_table_trains_with_one_command_from_its_schema(ask: Ask, own: Path) ->
 
 
 def test_a_table_trains_with_a_public_sample_and_without_test_data(ask: Ask, own: Path) -> None:
-    (own / "public.csv").write_text(table(60).replace("id,", "number,"))
+    (own / "public.csv").write_text(table(60))
     options = ("--target", "income", "--epsilon", "3", "--public-sample", "public.csv", "--size", "200")
     found = ask("train", "my.csv", *options, "--set", "table.columns=[{name='age', low=20, high=79}]", *FEW_STEPS)
     assert found.code == 0, found.err
@@ -74,7 +75,6 @@ REFUSED = {
     "no epsilon": (("--target", "income", "--schema", "schema.toml"), "--epsilon"),
     "no size": (("--target", "income", "--epsilon", "3", "--public-sample", "test.csv"), "--size"),
     "own sample": (("--target", "income", "--epsilon", "3", "--public-sample", "my.csv"), "the file to protect"),
-    "target of numbers": (("--target", "age", "--epsilon", "3", "--schema", "schema.toml"), "must list its categories"),
     "two declarations": (
         ("--target", "income", "--schema", "schema.toml", "--public-sample", "test.csv"),
         "Give one of them",
@@ -193,7 +193,7 @@ def test_a_schema_that_is_not_filled_in_is_told_with_its_line(ask: Ask, own: Pat
     )
     found = ask("train", "my.csv", "--target", "income", "--epsilon", "3", "--schema", "half.toml")
     assert found.code == 2
-    assert "line 5 still holds a ?" in found.err
+    assert "line 7 still holds a ?" in found.err
 
 
 def test_decimal_commas_are_declared_and_tried_on_test_records(ask: Ask, own: Path) -> None:
@@ -308,7 +308,7 @@ def test_persons_with_several_records_are_protected_by_a_bound_on_them(
     ask: Ask, own: Path, options: tuple[str, ...], bound: str
 ) -> None:
     (own / "my.csv").write_text(visits(per_patient=2))
-    few = ("--set", "privacy.sampling.sampling.epochs=1", "--set", "training.physical_batch_size=16")
+    few = ("--set", "privacy.sampling.sampling.steps=2", "--set", "training.physical_batch_size=16")
     schema = ("--target", "income", "--epsilon", "3", "--schema", "schema.toml")
     found = ask("train", "my.csv", *schema, *OF_PATIENTS, *options, *few)
     assert found.code == 0, found.err
@@ -332,3 +332,49 @@ def test_the_number_of_persons_is_declared_and_never_counted(ask: Ask, own: Path
     assert "hides all of them" in few.err
     alone = ask("train", "my.csv", *TO_PROTECT, "--persons", "200")
     assert "goes with --person" in alone.err
+
+
+@pytest.mark.parametrize("name", ["patient_id", "ID", "customerNumber", "mrn", "Person", "user_key"])
+def test_a_table_that_seems_to_name_persons_asks_what_a_record_is_before_it_reads_one(
+    ask: Ask, own: Path, name: str
+) -> None:
+    (own / "my.csv").write_text(visits(per_patient=1).replace("patient,", f"{name},", 1))
+    found = ask("train", "my.csv", *TO_PROTECT)
+    said = " ".join(found.err.split())
+    assert found.code == 2
+    assert f"--person {name}" in said
+    assert "--one-record-per-person" in said
+    assert "p17" not in found.err
+    assert not (own / "runs").exists()
+
+
+def test_one_record_per_person_is_declared_by_a_word_and_protects_persons(ask: Ask, own: Path) -> None:
+    (own / "my.csv").write_text(visits(per_patient=1))
+    declared = ask("train", "my.csv", *TO_PROTECT, "--one-record-per-person", *FEW_STEPS)
+    assert declared.code == 0, declared.err
+    assert "one person" in declared.out
+
+
+@pytest.mark.parametrize("name", ["age_number", "humid", "paid", "code", "inpatient_days", "row"])
+def test_other_columns_are_not_taken_for_names_of_persons(name: str) -> None:
+    assert not _names_persons(name)
+
+
+def test_a_schema_to_complete_is_written_from_the_header_alone(ask: Ask, own: Path) -> None:
+    (own / "my.csv").write_text("patient_id,admitted,ward,level,ill\nsecret,secret,secret,secret,secret\n")
+    found = ask("schema", "my.csv", "--target", "ill", "--person", "patient_id", "-o", "made.toml")
+    assert found.code == 0, found.err
+    text = (own / "made.toml").read_text()
+    assert "secret" not in text
+    assert "patient_id" not in text
+    assert '{ name = "admitted", dates = "%Y-%m-%d", earliest = "?", latest = "?" }' in text
+    assert '{ name = "ward", categories = ["?", "?"] }' in text
+    assert '{ name = "level", low = ?, high = ? }' in text
+
+
+def test_a_schema_of_public_records_is_complete_but_for_the_size(ask: Ask, own: Path) -> None:
+    found = ask("schema", "my.csv", "--target", "income", "--public-sample", "test.csv")
+    assert found.code == 0, found.err
+    (own / "made.toml").write_text(found.out.replace("train_size = ?", "train_size = 200"))
+    options = ("--target", "income", "--epsilon", "3", "--schema", "made.toml", *FEW_STEPS)
+    assert ask("train", "my.csv", *options).code == 0

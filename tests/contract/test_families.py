@@ -119,7 +119,7 @@ class Quiet:
     norm_kind = Norm.L2
     noise_multiplier: float
     family: Any
-    is_spherical = is_recordable = is_fixed = is_independent = True
+    is_spherical = is_recordable = is_by_coordinate = is_fixed = is_independent = True
     not_private_because: str | None
 
     def event(self) -> Any: ...

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from privet.gradients.forms.derived import Derived, WayBack
 from privet.gradients.forms.masked import Masked
 from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
 from privet.gradients.norms.conv_strategies import ConvKernel
@@ -73,6 +74,21 @@ def masked(build: Build) -> Build:
     return build_masked
 
 
+def derived(build: Build) -> Build:
+    """Gradients of a weight whose rows are standardised and scaled, as those of what it is computed from."""
+
+    def build_derived(dtype: torch.dtype) -> PerExample:
+        part = build(dtype)
+        shape = part[:1].in_full().shape[1:]
+        raw, gain = torch.randn(shape, dtype=dtype), torch.rand(shape[0], *[1] * (len(shape) - 1), dtype=dtype) + 0.5
+        parameters = nn.Parameter(raw), nn.Parameter(gain)
+        variance, mean = torch.var_mean(parameters[0], dim=tuple(range(1, len(shape))), keepdim=True)
+        weight = (parameters[0] - mean) * torch.rsqrt(variance + 1e-4) * parameters[1]
+        return Derived(part=part, way=WayBack(tensor=weight, parameters=parameters))
+
+    return build_derived
+
+
 FORMS: dict[str, Build] = {
     "explicit": lambda dtype: Explicit(gradients=torch.randn(BATCH, 4, 3, dtype=dtype)),
     "explicit scalar": lambda dtype: Explicit(gradients=torch.randn(BATCH, dtype=dtype)),
@@ -97,6 +113,12 @@ FORMS: dict[str, Build] = {
     "masked, many positions": masked(outer(20, 3, 2)),
     "masked lookup": masked(lookup(7, 5, 3)),
     "masked conv2d": masked(convolution((8, 6, 3, 3), 5, padding=1)),
+    "derived, one position": derived(outer(1, 6, 4)),
+    "derived, many positions": derived(outer(20, 3, 2)),
+    "derived lookup": derived(lookup(7, 5, 3)),
+    "derived conv2d": derived(convolution((8, 6, 3, 3), 5, padding=1)),
+    "derived conv2d, three views": derived(convolution((8, 6, 3, 3), 5, padding=1, views=3)),
+    "derived explicit": derived(lambda dtype: Explicit(gradients=torch.randn(BATCH, 4, 3, dtype=dtype))),
     "masked explicit": masked(lambda dtype: Explicit(gradients=torch.randn(BATCH, 4, 3, dtype=dtype))),
 }
 ON_A_DEVICE = frozenset({GramKernel, ConvKernel})

@@ -37,7 +37,7 @@ from privet.runs import runner
 from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.run_files import RunFiles, read_json, read_lines
 from privet.runs.user_models import build_referenced
-from privet.training.checkpoint import load_checkpoint, save_checkpoint
+from privet.training.checkpoint import as_bytes, contents, load_checkpoint, write_checkpoint
 from privet_research.reproduction.running import as_csv
 from tests.accounting.ledgers import done
 from tests.training.tools import poisson
@@ -344,10 +344,10 @@ def bases(place: Path) -> dict[str, bytes]:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     head = LedgerHead(seq=1, sha256="0" * 64)
-    save_checkpoint(
-        place / "sound.safetensors", model=model, optimizer=optimizer, step=1, steps_taken=1, head=head,
-        plan_hash="plan", clipping={}, average={},
-    )  # fmt: skip
+    found = contents(
+        model=model, optimizer=optimizer, step=1, steps_taken=1, head=head, plan_hash="plan", clipping={}, average={}
+    )
+    write_checkpoint(place / "sound.safetensors", as_bytes(*found))
     plan = poisson()
     with Ledger.create(place / "sound.jsonl", plan=plan.to_dict(), plan_hash="plan") as ledger:
         ledger.reserve(plan.round_event, 3)

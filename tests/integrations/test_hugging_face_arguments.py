@@ -13,6 +13,7 @@ import transformers
 import trl
 from transformers import EarlyStoppingCallback, Trainer
 
+import privet as pv
 from privet.errors import ArgumentError, LoopError, UnsupportedModel
 from privet.integrations import Evaluation, PrivateTrainer, PrivateTraining
 from privet.integrations.hugging_face.arguments import TABLES, governed, performance_of, treatments
@@ -89,6 +90,16 @@ def test_what_leaves_no_loss_per_record_is_refused_by_name(
 ) -> None:
     with pytest.raises(ArgumentError, match=reason):
         governed(arguments(tmp_path, kind, **settings), run())
+
+
+@pytest.mark.parametrize(("size", "batch_size", "epochs"), [(40, 32, 1), (40, 32, 2), (100, 32, 2), (200, 32, 1)])
+def test_as_many_epochs_as_the_plan_was_made_for_agree_with_it(
+    tmp_path: Path, size: int, batch_size: int, epochs: int
+) -> None:
+    made = pv.Plan.dpsgd(dataset_size=size, batch_size=batch_size, epochs=epochs, noise_multiplier=1.0, delta=1e-5)
+    governed(arguments(tmp_path, num_train_epochs=epochs), run(plan=made))
+    with pytest.raises(ArgumentError, match="num_train_epochs"):
+        governed(arguments(tmp_path, num_train_epochs=4 * epochs), run(plan=made))
 
 
 def test_arguments_are_checked_again_when_training_begins(tmp_path: Path) -> None:

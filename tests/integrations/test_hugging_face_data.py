@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from transformers.optimization import Adafactor
 
 import datasets
 import privet as pv
+from privet.datasets import RecordStream
 from tests.integrations.tiny import decoder, grouped, own_losses, plan, same_weights, texts
 from tests.integrations.words import sentences, tokenizer
 
@@ -36,10 +38,19 @@ def test_a_data_set_of_hugging_face_is_a_data_set() -> None:
     )
 
 
-def test_a_stream_cannot_be_sampled_and_is_refused() -> None:
+def test_a_stream_cannot_be_sampled_and_is_refused_with_the_way_out() -> None:
     stream = datasets.Dataset.from_dict({"input_ids": [[1, 2]] * 8}).to_iterable_dataset()
-    with pytest.raises(pv.PrivetError, match="cannot be sampled by index"):
+    with pytest.raises(pv.PrivetError, match=r"cannot be sampled by index.*RecordStream\.stored"):
         trained(stream)
+
+
+def test_a_stream_that_is_kept_trains_the_model_of_its_records(tmp_path: Path) -> None:
+    items = texts()
+    columns = {name: [item[name] for item in items] for name in items[0]}
+    stream = datasets.Dataset.from_dict(columns).to_iterable_dataset()
+    kept = RecordStream.stored(stream, folder=tmp_path / "stream")
+    by_list = trained(items, collate=transformers.default_data_collator)
+    assert same_weights(trained(kept, collate=transformers.default_data_collator), by_list)
 
 
 def test_the_batch_of_a_tokenizer_is_a_batch() -> None:

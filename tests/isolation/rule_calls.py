@@ -53,6 +53,8 @@ def _losses() -> list[Sample]:
         call(aten.bucketize.Scalar, 0.3, torch.arange(-2.0, 2.0)),
         call(aten.searchsorted.Tensor, SQUARE.sort(1).values, floats(4, 4, seed=3)),
         call(aten.searchsorted.Tensor, torch.arange(-2.0, 2.0), SQUARE),
+        call(aten.searchsorted.Tensor, torch.zeros(4, 4), torch.ones(4, 4), sorter=SQUARE.argsort(1)),
+        call(aten.searchsorted.Tensor, floats(4, 4), floats(4, 4, seed=3), sorter=SQUARE.argsort(1)),
         call(aten.multinomial.default, SQUARE.abs(), 2),
         call(aten.multinomial.default, VECTOR.abs(), 2),
     ]

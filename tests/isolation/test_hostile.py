@@ -18,8 +18,10 @@ from privet.training.performance import Performance
 from privet.training.session import Step
 from privet.training.start import privatize
 from tests.isolation.hostile import HOSTILE, LARGE, LAST, LATE, NUM_RECORDS, Hostile
+from tests.isolation.hostile_doors import DOORS
 from tests.isolation.hostile_late import LATELY
 from tests.isolation.hostile_operations import OPERATIONS
+from tests.isolation.hostile_places import PLACES
 from tests.isolation.mixer import CLASSES, WIDTH, Scene, network
 from tests.training.tools import full_batch
 
@@ -55,8 +57,8 @@ def measured_after_the_losses(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 def cases() -> list[Any]:
     found = []
     for program, way in itertools.product(HOSTILE, (walked, accumulated)):
-        if program in OPERATIONS and way is accumulated:  # where experiments come first, and the rules are not asked
-            continue
+        if program in (*OPERATIONS, *PLACES) and way is accumulated:
+            continue  # experiments come first there, and the rules are not asked
         found.append(pytest.param(program, way, id=f"{program.name}-{way.__name__}"))
     return found
 
@@ -69,14 +71,29 @@ def records(*, without: int | None = None) -> TensorDataset:
     return TensorDataset(x[kept], (torch.arange(NUM_RECORDS) % CLASSES)[kept])
 
 
+def largest_before(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    """Losses scaled by what the program has read from earlier batches of its own step."""
+    largest = scene.memory.get("largest", 0.0)
+    scene.memory["largest"] = max(largest, float(x.detach().max()))
+    return scene.losses(x, y) * (1e-4 if largest > LARGE else 30.0)
+
+
+def distinct_before(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    """The same with a length in the place of a number."""
+    count = scene.memory.get("count", 0)
+    scene.memory["count"] = count + len(x[x > LARGE])
+    return scene.losses(x, y) * (1e-4 if count else 30.0)
+
+
 def sums_of(
-    program: Hostile, way: Callable[[Step, Losses], None], data: TensorDataset
+    program: Hostile, way: Callable[[Step, Losses], None], data: TensorDataset, *, physical_batch_size: int = 16
 ) -> tuple[list[Tensor], bool, str]:
     """Train without moving; return the noise-free sums, whether everything is called proven, and what is assumed."""
     torch.manual_seed(0)
     scene, sums = Scene(model=network(), memory={"data": data}), []
     optimizer, plan = SGD(scene.model.parameters(), lr=0.0), full_batch(LATE + 3)
-    with privatize(scene.model, optimizer, data, plan, performance=Performance(physical_batch_size=16)) as session:
+    performance = Performance(physical_batch_size=physical_batch_size)
+    with privatize(scene.model, optimizer, data, plan, performance=performance) as session:
         for step in session.steps():
             scene.step = step.index
             torch.manual_seed(100 + step.index)
@@ -91,6 +108,8 @@ def test_there_are_many_different_hostile_programs() -> None:
     assert len({program.name for program in HOSTILE}) == len(HOSTILE)
     assert len(OPERATIONS) >= 70
     assert len(LATELY) >= 20
+    assert len(DOORS) >= 27
+    assert len(PLACES) >= 30
 
 
 @pytest.mark.parametrize(("program", "way"), cases())
@@ -107,6 +126,15 @@ def test_a_program_that_is_called_proven_moves_the_sum_at_most_the_bound_for_one
     elif is_proven and is_proven_too:
         moved = max(float((left - right).norm()) for left, right in zip(one, other, strict=True))
         assert moved <= BOUND * (1 + 1e-4), f"{moved:.2f} times the bound"
+
+
+@pytest.mark.parametrize("way", [walked, accumulated])
+@pytest.mark.parametrize("program", [largest_before, distinct_before])
+def test_numbers_of_single_examples_do_not_reach_the_next_batch_through_python(
+    program: Callable[..., Tensor], way: Callable[[Step, Losses], None]
+) -> None:
+    with pytest.raises(UnsupportedModel, match=f"reads numbers of the examples into Python .*in {program.__name__}"):
+        sums_of(Hostile(program=program), way, records(), physical_batch_size=1)
 
 
 @pytest.mark.parametrize("way", [walked, accumulated])

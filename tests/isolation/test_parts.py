@@ -120,8 +120,8 @@ def test_structures_of_other_keys_or_classes_differ() -> None:
 def test_a_structure_keeps_nothing_of_the_batch() -> None:
     """Recordings keep structures for the length of a run."""
     _, structure = flattened(Counting(x=tensor(7)))
-    assert structure.way is not None
-    blank: Any = dataclasses.asdict(structure.way)["blank"]  # type: ignore[call-overload]
+    assert structure.container is not None
+    blank: Any = dataclasses.asdict(structure.container)["blank"]  # type: ignore[call-overload]
     assert dict(blank) == {"x": None}
     assert blank.num_tokens is None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -186,3 +187,23 @@ def test_an_operator_of_the_user_leaves_a_program_unproven_though_its_result_is_
         return losses(x)
 
     assert any("keeps_its_examples" in doubt for doubt in prove(kept, rows()).doubts)
+
+
+ARRAYS = [np.ones(3, dtype=np.float32), np.ones(5000, dtype=np.float32), np.ones(3, dtype=np.float32)]
+SHARED = [torch.from_numpy(ARRAYS[0]), torch.from_numpy(ARRAYS[1]), torch.from_numpy(ARRAYS[2]).requires_grad_()]
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("is_between_two_uses", [False, True])
+def test_numbers_that_numpy_writes_by_the_number_of_examples_show(number: int, is_between_two_uses: bool) -> None:
+    array, constant = ARRAYS[number], SHARED[number]
+
+    def scaled(x: Tensor) -> Tensor:
+        array[:] = 1.0 if is_between_two_uses else len(x)
+        found = losses(x) * constant.detach().mean()
+        array[:] = len(x)
+        return found * constant.detach().mean()
+
+    assert "depend on how many examples" in str(prove(scaled, rows()).doubts)
+    array[:] = 1.0
+    assert prove(lambda x: losses(x) * constant.detach().mean(), rows()).is_proven

@@ -24,6 +24,9 @@ PUBLISHED_COUNTS = {
     "mlp_64_64": 8 * 64 + 64 + 64 * 64 + 64 + 64 + 1,
     "small_vit": 138_890,
     "oriented_edges": 9 * 7 * 7 * 10 + 10,
+    # A weight for each value, square and one; and one for each value and one of each output, beside 200 cosines.
+    "table_linear": (2 * 8 + 1) + (8 + 1),
+    "table_curved": (2 * 8 + 1) + (8 + 1 + 200),
     "logistic_regression": 784 * 10 + 10,
     "convex_relu": 100 * 784 * 10,
     "wrn_16_4": 2_753_402,
@@ -91,10 +94,12 @@ def test_no_example_changes_the_output_of_another(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", READ_NUMBERS)
-def test_no_model_has_state_beside_its_parameters_and_fixed_gates(name: str) -> None:
+def test_no_model_has_state_beside_its_parameters_and_fixed_features(name: str) -> None:
     spec = MODELS[name]
     model = spec.build(spec.input_shape, spec.num_classes)
-    assert set(model.state_dict()) - {"gates"} == {parameter for parameter, _ in model.named_parameters()}
+    assert set(model.state_dict()) - {"gates", "directions", "phases"} == {
+        parameter for parameter, _ in model.named_parameters()
+    }
 
 
 def test_two_builds_share_no_weights_and_follow_the_torch_seed() -> None:

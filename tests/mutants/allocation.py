@@ -55,8 +55,8 @@ ALLOCATION = (
         "allocation-under-exchange",
         "an exchange is charged as a missing record",
         _DRAWS,
-        "        if adjacency is not Adjacency.REPLACE_ONE:\n            return None\n        return (",
-        "        if adjacency is adjacency:\n            return None\n        return (",
+        "return adjacency.refused_exchange(",
+        "return Adjacency.ADD_REMOVE.refused_exchange(",
         _CONTRACT + "::test_refuses_exactly_the_adjacencies_without_a_proof",
     ),
     one(

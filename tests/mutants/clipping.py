@@ -190,6 +190,14 @@ CLIPPING = (
         "tests/gradients/norms/test_margins.py::test_products_of_half_precision_leave_room_for_their_rounding",
     ),
     one(
+        "tf32-asked-for-by-a-trainer-not-noticed",
+        "what products of ten bits hide of a norm is not allowed for, once torch's newer switch was used",
+        "gradients/norms/product_precision.py",
+        'return bool(_CUDA.matmul.fp32_precision == "tf32")',
+        "return False",
+        "tests/gradients/norms/test_product_precision.py",
+    ),
+    one(
         "cancellation-floor-dropped",
         "terms that cancel leave a norm that is only rounding error, and too small",
         "gradients/norms/strategies.py",

@@ -11,6 +11,15 @@ _REFUSED = f"{_SHARED}::test_ranks_that_differ_stop_with_the_same_words"
 
 DISTRIBUTED: tuple[Mutant, ...] = (
     one(
+        "past-draws-of-the-first-rows",
+        "ranks of a sharded model make past draws again for the first coordinates, whichever they hold",
+        "training/randomness.py",
+        "        return SharedDraws(source=self.source.numbered(number), share=self.share)",
+        "        return self.source.numbered(number)",
+        "tests/training/distributed/test_shares.py"
+        "::test_a_share_of_a_numbered_draw_is_that_of_the_whole_draw_whenever_it_is_asked_for",
+    ),
+    one(
         "noise-on-each-rank",
         "every rank adds noise before the sum, and noise is added after it",
         _ROOM + "shared_step.py",
@@ -88,7 +97,7 @@ DISTRIBUTED: tuple[Mutant, ...] = (
     one(
         "charge-not-awaited",
         "ranks read examples before the charge of rank 0 is durable",
-        _ROOM + "book.py",
+        _ROOM + "shared_ledger.py",
         "        self.ranks.meet(Point.CHARGING, facts)\n",
         "",
         f"{_SHARED}::test_no_rank_reads_an_example_that_rank_0_could_not_charge",
@@ -120,7 +129,7 @@ DISTRIBUTED: tuple[Mutant, ...] = (
     one(
         "every-rank-charges",
         "the ledger of rank 0 holds a second charge for the round of another rank",
-        _ROOM + "book.py",
+        _ROOM + "shared_ledger.py",
         "        if not self.ranks.is_first:\n            self.ledger.reserve(event, count)\n",
         "        self.ledger.reserve(event, count)\n",
         _SIZES,

@@ -97,7 +97,7 @@ FORMATS = (
         "later-releases-of-a-round-not-compared",
         "after the first step of an epoch, and after a party's first round, any noise will do",
         "accounting/ledger/ledger.py",
-        "if any(matches(charged, event) for charged, _ in self._tally.charged):",
+        "if any(matches(charged, done.event) for charged, _ in self._tally.charged):",
         "if self._tally.charged:",
         _FACTS + "test_a_later_step_of_a_charged_epoch_with_half_the_noise_is_refused_and_charged",
         _FACTS + "test_a_party_that_clips_its_update_to_twice_the_bound_is_refused_whenever_it_is_asked",

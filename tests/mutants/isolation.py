@@ -16,6 +16,7 @@ _TRUTH = "tests/isolation/test_rules.py::test_where_a_rule_gives_a_place_an_exam
 _NUMBERS = "tests/isolation/test_sizes.py::test_what_depends_on_the_number_of_examples_shows_at_two_sizes"
 _FOLLOW = "tests/isolation/test_follow.py::test_a_program_that_differs_in_anything_is_not_recognised"
 _PROVE = "tests/isolation/test_prove.py"
+_WRITTEN = f"{_PROVE}::test_numbers_that_numpy_writes_by_the_number_of_examples_show"
 _FIXED = 'raise Mixes("rows of the examples are picked by a fixed number")'
 
 
@@ -355,5 +356,136 @@ ISOLATION = (
         "        after = Draws.now(self.device)\n",
         "tests/training/preflight/test_later_programs.py::"
         "test_a_model_that_skips_layers_at_random_is_proven_and_its_steps_are_soon_done_once",
+    ),
+    one(
+        "table-picked-by-place-allowed",
+        "an example picks from the row of a table that has the number of its place",
+        _INDEX,
+        "place is not None and not place.is_single and place.axis != axis",
+        "place is not None and not place.is_single and place.axis > 9",
+        _hostile("picked_from_the_row_of_its_place"),
+    ),
+    one(
+        "order-of-borders-forgotten",
+        "numbers are found in an order that examples give",
+        _ELEMENTS,
+        "private([spec for spec in (borders, order) if isinstance(spec, Spec)])",
+        "private([spec for spec in (borders,) if isinstance(spec, Spec)])",
+        f"{_TRUTH}[searchsorted]",
+    ),
+    one(
+        "memory-given-to-python-trusted",
+        "numpy writes into a public result unseen",
+        "isolation/follow.py",
+        "            self.tracer.hand_out(made)\n            self._suspicions.hand_out(made)",
+        "            pass",
+        _hostile("neighbours_by_an_order_that_numpy_turned"),
+        _hostile("one_place_set_by_numpy"),
+    ),
+    one(
+        "unwritten-memory-trusted",
+        "memory that nobody wrote to may be read",
+        "isolation/unwritten.py",
+        "                found = True",
+        "                found = False",
+        _hostile("memory_that_was_never_written"),
+    ),
+    one(
+        "memory-written-in-part-trusted",
+        "one write makes all memory written",
+        "isolation/unwritten.py",
+        "        if self.num_written >= self.num:",
+        "        if self.num_written > 0:",
+        _hostile("memory_that_was_written_in_part"),
+    ),
+    one(
+        "seed-within-a-fork-unseen",
+        "a seed that is set and taken back is not noticed",
+        "isolation/drawing.py",
+        "        result = operation()\n        self.is_reseeded |= torch.initial_seed() != self._seed",
+        "        result = operation()",
+        _hostile("noise_of_one_seed_in_a_new_program"),
+    ),
+    one(
+        "seed-of-a-known-program-unseen",
+        "a known program draws from a seed of its own",
+        "isolation/drawing.py",
+        '"""Note a call that is known to draw; return whether its numbers can be doubted."""\n'
+        "        self.is_reseeded |= torch.initial_seed() != self._seed",
+        '"""Note a call that is known to draw; return whether its numbers can be doubted."""',
+        _hostile("noise_of_seeds_that_change_late"),
+    ),
+    one(
+        "state-set-back-unseen",
+        "a program sets the generator back to a state of its own",
+        "isolation/drawing.py",
+        "            self.is_set_back |= self._states.has(before)",
+        "            self._states.has(before)",
+        _hostile("noise_of_a_state_set_back_in_new_programs"),
+    ),
+    one(
+        "state-of-a-known-program-unseen",
+        "a known program sets the generator back",
+        "isolation/drawing.py",
+        "            self.is_set_back |= self._states.has(state_of(torch.default_generator))",
+        "            self._states.has(state_of(torch.default_generator))",
+        _hostile("noise_of_a_state_set_back_late"),
+    ),
+    one(
+        "constants-known-by-name-alone",
+        "numpy changes a constant between batches unseen",
+        "isolation/follow.py",
+        "            return Constant(mark.number, self._glance(tensor))",
+        "            return Constant(mark.number, None)",
+        _hostile("constant_that_numpy_writes_late"),
+    ),
+    one(
+        "constants-looked-at-once",
+        "numpy changes a constant between two uses unseen",
+        "isolation/tracer.py",
+        "glance is not None and spec.verdict is None and glance != glance_at(tensor)",
+        "glance is None and spec.verdict is None and glance_at(tensor) is not None and spec.serial < -1",
+        f"{_WRITTEN}[True-0]",
+    ),
+    one(
+        "long-constants-not-compared",
+        "a long constant counts the examples",
+        "isolation/constants.py",
+        '    if tensor.layout is not torch.strided or tensor.device.type == "meta":\n        return None\n    try:',
+        "    if tensor.layout is not torch.strided or tensor.numel() > _SMALL_CONSTANT:\n        return None\n    try:",
+        f"{_WRITTEN}[False-1]",
+    ),
+    one(
+        "constants-with-gradients-not-compared",
+        "a constant that wants gradients counts the examples",
+        "isolation/tracer.py",
+        "if verdict is None and not self.has_made(tensor) and not self._is_trained(tensor):",
+        "if verdict is None and not self.has_made(tensor) and not tensor.requires_grad:",
+        f"{_WRITTEN}[False-2]",
+    ),
+    one(
+        "numbers-of-single-examples-read",
+        "Python carries numbers from one single example to the next",
+        "isolation/tracer.py",
+        "        if result is None or call.name in _ASKING:\n            return",
+        "        if result is None or call.name in _ASKING or self.trace.num_examples == 1:\n            return",
+        "tests/isolation/test_hostile.py::"
+        "test_numbers_of_single_examples_do_not_reach_the_next_batch_through_python[largest_before-walked]",
+    ),
+    one(
+        "cuts-by-numbers-not-read",
+        "the lengths of parts tell numbers of examples",
+        "isolation/asking.py",
+        "    if function in _CUTTING:",
+        "    if function in _CUTTING and not args:",
+        _hostile("length_of_a_part"),
+    ),
+    one(
+        "files-not-read",
+        "a saved file tells numbers of examples",
+        "isolation/follow.py",
+        "if not given or (is_asked_by_torch() and not is_written_out()):",
+        "if not given or is_asked_by_torch():",
+        _hostile("bytes_of_a_saved_file"),
     ),
 )

@@ -16,6 +16,14 @@ _AUDIT = "tests/attacks/test_person_canaries.py"
 
 PERSONS: tuple[Mutant, ...] = (
     one(
+        "bands-beyond-persons-uses",
+        "correlated noise has one band more than the steps between two uses of a person",
+        _PERSONS,
+        "        return self.sampling.separation\n",
+        "        return self.sampling.separation + 1\n",
+        "tests/mechanism/test_persons.py::test_two_uses_of_a_person_are_whole_cycles_apart",
+    ),
+    one(
         "one-record-too-many",
         "a person has one record more than the bound",
         _OWNERS,
@@ -110,8 +118,8 @@ PERSONS: tuple[Mutant, ...] = (
         "smaller-direction-of-records",
         "a removed person is charged as an added one, which reveals less",
         _PAIR,
-        "return removed, RecordsAddition(pair=removed)",
-        "return RecordsAddition(pair=removed), RecordsAddition(pair=removed)",
+        "return removed, Reversed(pair=removed)",
+        "return Reversed(pair=removed), Reversed(pair=removed)",
         "tests/contract/test_accountants.py",
         "tests/accounting/test_sampled_records.py",
     ),

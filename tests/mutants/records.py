@@ -137,6 +137,22 @@ RECORDS: tuple[Mutant, ...] = (
         _OWN_DATA + "::test_persons_with_several_records_are_not_promised_what_one_record_is",
     ),
     one(
+        "stream-cut-short",
+        "a stream whose writing was broken off counts as whole, so a resumed run has other records",
+        "datasets/record_stream.py",
+        "        if _read_facts(place) is None:\n            _write(records, place)",
+        "        if not (place / _RECORDS).exists():\n            _write(records, place)",
+        "tests/datasets/test_record_stream.py::test_a_stream_that_was_broken_off_is_written_anew",
+    ),
+    one(
+        "stream-open-to-all",
+        "every user of the machine can read the records of a stream",
+        "datasets/record_stream.py",
+        "os.O_EXCL, 0o600)",
+        "os.O_EXCL, 0o644)",
+        "tests/datasets/test_record_stream.py::test_only_the_owner_can_read_the_records",
+    ),
+    one(
         "seal-of-the-first-tensor",
         "a resumed run with other labels is not noticed",
         _SEAL,

@@ -143,8 +143,8 @@ SAMPLING = (
         "workers-with-a-copy-of-the-keys",
         "workers that read the data hold the keys of noise and sampling",
         "training/loading.py",
-        'for way in ("forkserver", "spawn")',
-        'for way in ("fork", "spawn")',
+        'for method in ("forkserver", "spawn")',
+        'for method in ("fork", "spawn")',
         "tests/training/test_loading.py::test_a_worker_holds_neither_keys_nor_the_ledger",
     ),
     one(

@@ -7,7 +7,9 @@ from tests.mutants.allocation import ALLOCATION
 from tests.mutants.clipping import CLIPPING
 from tests.mutants.contracts import CONTRACTS
 from tests.mutants.correlated import CORRELATED
+from tests.mutants.derived import DERIVED
 from tests.mutants.distributed import DISTRIBUTED
+from tests.mutants.evaluation import EVALUATION
 from tests.mutants.formats import FORMATS
 from tests.mutants.holding import HOLDING
 from tests.mutants.isolation import ISOLATION
@@ -26,6 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *CORRELATED,
     *CLIPPING,
     *HOLDING,
+    *DERIVED,
     *LAUNCH,
     *SAMPLING,
     *PERSONS,
@@ -37,6 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *CONTRACTS,
     *ISOLATION,
     *TUNING,
+    *EVALUATION,
     *WEIGHTS,
     *DISTRIBUTED,
 )

@@ -32,3 +32,9 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
         return made[overrides]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def finished_run(make_run: MakeRun) -> Path:
+    """A finished run, which tests read and must not change."""
+    return make_run()

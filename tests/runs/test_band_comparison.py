@@ -12,6 +12,7 @@ from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.mask_rates import Constant
 from privet.mechanism.masking import RandomMask
 from privet.mechanism.noise import Gaussian
+from privet.mechanism.persons import BoundedPersons, SampledPersons
 from privet.mechanism.sampling import FullBatch, Poisson
 from privet.plan import Plan
 from privet.runs.band_comparison import best_bands, compare_bands
@@ -41,6 +42,16 @@ def test_a_short_run_halves_its_error_and_a_long_one_keeps_independent_noise() -
     assert best_bands(long).bands == 1
     assert best_bands(short).pays
     assert not best_bands(long).pays
+
+
+def test_persons_stay_persons_with_every_number_of_bands() -> None:
+    drawn = replace(SHORT, sampling=SampledPersons(sampling=SHORT.sampling, max_records=5), unit=Unit.PERSON)
+    rows = compare_bands(drawn, epsilon=3.0)
+    assert all(row.plan.sampling.contribution is not None for row in rows)
+    assert [row.error for row in rows] == [row.error for row in compare_bands(SHORT, epsilon=3.0)]
+    bounded = replace(drawn, sampling=BoundedPersons(sampling=SHORT.sampling, max_records=5))
+    with pytest.raises(PlanError, match="Draw persons"):
+        compare_bands(bounded, epsilon=3.0)
 
 
 def test_every_row_keeps_the_guarantee_and_independent_noise_is_the_plan_itself() -> None:

@@ -18,7 +18,7 @@ import pytest
 from privet.accounting.ledger import Ledger
 from privet.accounting.private_selection import RandomSearch
 from privet.errors import LedgerMismatch, RecipeError
-from privet.mechanism.events import same_event
+from privet.mechanism.events import compose, same_event
 from privet.runs import tuning
 from privet.runs.ledger_check import check_ledger
 from privet.runs.recipes.recipe import Recipe
@@ -162,6 +162,54 @@ def test_a_kill_at_any_moment_loses_no_charge(tmp_path: Path, of_length: Any) ->
     found = job.run()
     assert found is not None
     assert (found.guarantee.epsilon > job.planned.epsilon) == was_broken
+
+
+MOMENTS = (
+    "secret.json", "search.jsonl", "trials/0001", "trials/0001/ledger.jsonl", "trials/0001/model.safetensors",
+    "trials/0001/trial.json", "trials/0002/ledger.jsonl", "trials/0002/trial.json", "chosen", "chosen/guarantee.json",
+)  # fmt: skip
+BY_TRIAL = """
+import sys
+from pathlib import Path
+from tests.runs.test_tuning import search
+from privet.runs.trial_charges import EveryTrial
+search(Path(sys.argv[1]), charges=EveryTrial(count=2)).run()
+"""
+
+
+def killed(script: str, folder: Path, *, moment: str | None, seconds: float) -> None:
+    """Run a search in a process of its own, and kill it some time after a file has appeared."""
+    process = subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while moment and not (folder / moment).exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def begun(folder: Path) -> list[Path]:
+    return [path.parent for path in folder.glob("trials/*/ledger.jsonl")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("script", [SCRIPT, BY_TRIAL], ids=["one charge", "every trial"])
+def test_two_kills_at_any_moments_lose_no_charge(tmp_path: Path, of_length: Any, script: str, moment: str) -> None:
+    of_length(2)
+    charges: TrialCharges = TEN if script is SCRIPT else EveryTrial(count=2)
+    folder, rng = tmp_path / "s", np.random.default_rng(MOMENTS.index(moment))
+    for when, seconds in ((moment, 0.0), (None, float(rng.uniform(3, 12)))):
+        killed(script, folder, moment=when, seconds=seconds)
+        job, number = search(folder, charges=charges), len(begun(folder))
+        least = job.planned if script is SCRIPT else job._stated(EveryTrial(count=max(1, number)).total(job._one_run))
+        assert not number or job.spent().epsilon >= least.epsilon, "a trial is charged before it begins"
+    found = search(folder, charges=charges).run()
+    assert found is not None
+    broken = [path for path in begun(folder) if not (path / "trial.json").exists()]
+    whole = compose([(charges.total(job._one_run), 1), *[(job._one_run, 1) for _ in broken]])
+    assert found.guarantee.epsilon >= job._stated(whole).epsilon * (1 - 1e-9), "and a broken one stays charged"
+    assert search(folder, charges=charges).spent().epsilon == found.guarantee.epsilon
 
 
 # ------------------------------------------------------------------------------------------------ adaptive samplers

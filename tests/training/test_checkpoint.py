@@ -16,7 +16,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
 
 from privet.accounting.ledger import LedgerHead
 from privet.errors import CheckpointError
-from privet.training.checkpoint import load_checkpoint, save_checkpoint
+from privet.training.checkpoint import as_bytes, contents, load_checkpoint, write_checkpoint
 from tests.training.tools import examples, flat, losses_of, network, plain_sgd
 
 HEAD = LedgerHead(seq=3, sha256="ab" * 32)
@@ -40,17 +40,10 @@ def train(model: nn.Module, optimizer: Optimizer, steps: int) -> None:
 
 
 def save(path: Path, model: nn.Module, optimizer: Optimizer, *, step: int = 1) -> None:
-    save_checkpoint(
-        path,
-        model=model,
-        optimizer=optimizer,
-        step=step,
-        steps_taken=step,
-        head=HEAD,
-        plan_hash="p",
-        clipping={},
-        average={},
+    found = contents(
+        model=model, optimizer=optimizer, step=step, steps_taken=step, head=HEAD, plan_hash="p", clipping={}, average={}
     )
+    write_checkpoint(path, as_bytes(*found))
 
 
 def two_generations(path: Path) -> tuple[Tensor, Tensor]:

@@ -134,3 +134,22 @@ def test_replays_of_a_graph_never_repeat_a_draw() -> None:
             **{f"steps {other}": stats.correlation(left, draws[other]) for other in range(index)},
         }
         assert all(value > 1e-6 for value in p_values.values()), p_values
+
+
+def test_numbered_draws_in_double_precision_are_repeated_and_go_on_within_one_number() -> None:
+    source = FusedNoise(np.random.SeedSequence(3), torch.device("cpu"))
+
+    def drawn(number: int) -> list[torch.Tensor]:
+        stream, found = source.numbered(number), []
+        for _ in range(2):
+            found.append(torch.zeros(50, dtype=torch.float64))
+            stream.add_normal(found[-1], 1.0)
+        return found
+
+    first, second = drawn(0), drawn(1)
+    source.add_normal(torch.zeros(7, dtype=torch.float64), 1.0)
+    again = drawn(0)
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+    assert not torch.equal(first[0], first[1]), "pieces of one vector have draws of their own"
+    assert not torch.equal(first[0], second[0])

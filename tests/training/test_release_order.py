@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,15 +21,17 @@ PACKAGE = Path(privet.__file__).parent
 EVENT = gaussian_event(bounds=(1.0,), stds=(2.0,))
 # These write rows, or write them again after a roll-back, or pass a charge on to the ledger; they release nothing. A
 # search charges whole runs, whose own sessions add the noise.
-KEEPERS = ("accounting/", "training/distributed/book.py", "runs/tuning.py")
+KEEPERS = ("accounting/", "training/distributed/shared_ledger.py", "runs/tuning.py")
 
 
-def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    for file in sorted(PACKAGE.rglob("*.py")):
-        where = str(file.relative_to(PACKAGE))
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.FunctionDef):
-                yield f"{where}:{node.name}", node
+@functools.cache
+def functions() -> list[tuple[str, ast.FunctionDef]]:
+    return [
+        (f"{file.relative_to(PACKAGE)}:{node.name}", node)
+        for file in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
 
 
 def calls_of(function: ast.FunctionDef) -> list[tuple[str, str]]:
@@ -40,7 +42,7 @@ def calls_of(function: ast.FunctionDef) -> list[tuple[str, str]]:
 
 
 def is_ledger(name: str) -> bool:
-    return name.split(".")[-1].lstrip("_") in ("ledger", "book")
+    return name.split(".")[-1].lstrip("_") in ("ledger", "round_ledger")
 
 
 def test_one_function_orders_the_charge_the_noise_and_the_comparison() -> None:
@@ -103,23 +105,23 @@ def ledger() -> Ledger:
 
 
 def test_the_round_is_charged_when_the_release_exists_and_used_up_when_its_noise_is_compared() -> None:
-    book = ledger()
-    release: ChargedRelease[tuple[torch.Tensor, ...]] = ChargedRelease(book, EVENT)
-    assert (book.charged_rounds, book.available) == (1, 1)
+    charges = ledger()
+    release: ChargedRelease[tuple[torch.Tensor, ...]] = ChargedRelease(charges, EVENT)
+    assert (charges.charged_rounds, charges.available) == (1, 1)
     noisy = release.add_noise_and_compare(sums())
     assert isinstance(noisy, Noisy)
     assert bool(noisy.value[0].any())
-    assert (book.charged_rounds, book.available) == (1, 0)
+    assert (charges.charged_rounds, charges.available) == (1, 0)
     with pytest.raises(LoopError, match="is over"):
         release.add_noise_and_compare(sums())
 
 
 def test_a_sum_with_less_noise_than_was_charged_is_refused_and_charged_on_top() -> None:
-    book = ledger()
-    release: ChargedRelease[tuple[torch.Tensor, ...]] = ChargedRelease(book, EVENT)
+    charges = ledger()
+    release: ChargedRelease[tuple[torch.Tensor, ...]] = ChargedRelease(charges, EVENT)
     with pytest.raises(LedgerMismatch, match="must not be released"):
         release.add_noise_and_compare(sums(std=1.0))
-    assert book.charged_rounds == 2
+    assert charges.charged_rounds == 2
 
 
 class Failing:
@@ -131,35 +133,37 @@ class Failing:
 
 @pytest.mark.parametrize("fails_in", ["reading", "noise"])
 def test_a_release_that_fails_leaves_its_round_charged_and_void(fails_in: str) -> None:
-    book = ledger()
-    with suppress(RuntimeError), ChargedRelease[None](book, EVENT) as release:
+    charges = ledger()
+    with suppress(RuntimeError), ChargedRelease[None](charges, EVENT) as release:
         if fails_in == "reading":
             raise RuntimeError("no data today")
         release.add_noise_and_compare(Failing())
         pytest.fail("nothing failed")
-    assert (book.charged_rounds, book.available) == (1, 0)
+    assert (charges.charged_rounds, charges.available) == (1, 0)
 
 
 def test_a_release_that_is_given_up_or_left_unfinished_is_void_and_over() -> None:
-    book = ledger()
-    with ChargedRelease[None](book, EVENT, charge=2) as release:
+    charges = ledger()
+    with ChargedRelease[None](charges, EVENT, num_charged=2) as release:
         pass
-    assert (book.charged_rounds, book.available) == (2, 1)
-    again = ChargedRelease[None](book, EVENT, charge=0)
+    assert (charges.charged_rounds, charges.available) == (2, 1)
+    again = ChargedRelease[None](charges, EVENT, num_charged=0)
     again.give_up(VoidReason.WORKER_LOST)
     again.give_up(VoidReason.WORKER_LOST)
-    assert (book.charged_rounds, book.available) == (2, 0)
+    assert (charges.charged_rounds, charges.available) == (2, 0)
     with pytest.raises(LoopError, match="is over"):
         release.add_noise_and_compare(Failing())
 
 
 def test_a_further_release_of_a_round_in_use_charges_nothing_and_is_compared_all_the_same() -> None:
-    book = ledger()
-    ChargedRelease[tuple[torch.Tensor, ...]](book, EVENT).add_noise_and_compare(sums())
-    ChargedRelease[tuple[torch.Tensor, ...]](book, EVENT, charge=0, uses=0).add_noise_and_compare(sums())
-    assert book.charged_rounds == 1
+    charges = ledger()
+    ChargedRelease[tuple[torch.Tensor, ...]](charges, EVENT).add_noise_and_compare(sums())
+    ChargedRelease[tuple[torch.Tensor, ...]](charges, EVENT, num_charged=0, num_used=0).add_noise_and_compare(sums())
+    assert charges.charged_rounds == 1
     with pytest.raises(LedgerMismatch, match="No round of this kind"):
-        ChargedRelease[tuple[torch.Tensor, ...]](book, EVENT, charge=0, uses=0).add_noise_and_compare(sums(std=1.0))
+        ChargedRelease[tuple[torch.Tensor, ...]](charges, EVENT, num_charged=0, num_used=0).add_noise_and_compare(
+            sums(std=1.0)
+        )
 
 
 def test_the_loop_is_one_file_of_at_most_300_lines() -> None:

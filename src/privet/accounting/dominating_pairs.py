@@ -132,11 +132,18 @@ class Mirrored:
         return -high, -low
 
 
+class NormalPair(LossPair, Protocol):
+    """A pair whose second distribution is normal around zero."""
+
+    @property
+    def noise_multiplier(self) -> float: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reversed(Mirrored):
-    """The mirrored pair of :class:`Removal`: one unit is added."""
+    """The mirrored pair of a removal such as :class:`Removal`: one unit is added."""
 
-    pair: Removal
+    pair: NormalPair
 
     def ends(self, stds: float) -> tuple[float, float]:
         z = self.pair.noise_multiplier

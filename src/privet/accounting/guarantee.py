@@ -71,7 +71,7 @@ def unverifiable_assumptions(unit: Unit, *, has_owners: bool = False) -> tuple[s
     """
     return (
         "learning rates, stopping and every other choice during the run were made without looking at private values",
-        "between steps weights were changed in no way but by named public changes",
+        "weights were changed by the optimizer's own rule from noisy gradients, and else by named public changes only",
         "no program read examples in another thread, switched off torch's dispatch modes or replaced torch's operators",
         _OWNED_ITEM if has_owners else _ITEM[unit],
     )

@@ -171,9 +171,7 @@ class SampledLaplace(_Sampled):
         return self.noise_multiplier
 
     def refusal(self, adjacency: Adjacency) -> str | None:
-        if adjacency is not Adjacency.REPLACE_ONE:
-            return None
-        return (
+        return adjacency.refused_exchange(
             "Laplace noise under Adjacency.REPLACE_ONE is not supported: state the noise over the sensitivity of an "
             "exchange (twice the bound of one unit) and account it under another adjacency."
         )

@@ -109,9 +109,9 @@ class AllocatedGaussian:
         return self.noise_multiplier
 
     def refusal(self, adjacency: Adjacency) -> str | None:
-        if adjacency is not Adjacency.REPLACE_ONE:
-            return None
-        return "Random allocation is not supported under Adjacency.REPLACE_ONE: its pair is that of a missing record."
+        return adjacency.refused_exchange(
+            "Random allocation is not supported under Adjacency.REPLACE_ONE: its pair is that of a missing record."
+        )
 
     def losses(self, adjacency: Adjacency) -> tuple[LossPair, LossPair]:
         pair = allocation_pair(self.steps, self.noise_multiplier)

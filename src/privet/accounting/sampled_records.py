@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, ndtr
 
 from privet.accounting import renyi
-from privet.accounting.dominating_pairs import Mirrored, normal_mass
+from privet.accounting.dominating_pairs import Reversed, normal_mass
 from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
@@ -137,17 +137,6 @@ class RecordsRemoval:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordsAddition(Mirrored):
-    """The mirrored pair of :class:`RecordsRemoval`: the unit is added."""
-
-    pair: RecordsRemoval
-
-    def ends(self, stds: float) -> tuple[float, float]:
-        z = self.pair.noise_multiplier
-        return -stds * z, stds * z
-
-
-@dataclass(frozen=True, kw_only=True)
 class SampledRecords:
     """Gaussian noise on a Poisson sample of records, of which one unit has up to ``num_records``; at least two.
 
@@ -164,13 +153,13 @@ class SampledRecords:
         return self.noise_multiplier / self.num_records
 
     def refusal(self, adjacency: Adjacency) -> str | None:
-        if adjacency is not Adjacency.REPLACE_ONE:
-            return None
-        return "Several sampled records of one unit are not supported under Adjacency.REPLACE_ONE."
+        return adjacency.refused_exchange(
+            "Several sampled records of one unit are not supported under Adjacency.REPLACE_ONE."
+        )
 
-    def losses(self, adjacency: Adjacency) -> tuple[RecordsRemoval, RecordsAddition]:
+    def losses(self, adjacency: Adjacency) -> tuple[RecordsRemoval, Reversed]:
         removed = RecordsRemoval(rate=self.rate, num_records=self.num_records, noise_multiplier=self.noise_multiplier)
-        return removed, RecordsAddition(pair=removed)
+        return removed, Reversed(pair=removed)
 
     def divergences(self, orders: Array, adjacency: Adjacency) -> Array:
         return renyi.records_divergences(

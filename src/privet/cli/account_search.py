@@ -6,20 +6,12 @@ import click
 
 from privet.cli import console
 
-_SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": float("inf")}
-
 
 @console.command(
     "privet account search --mean 10 --rate 0.01 --steps 1000\n    --noise-multiplier 1 --delta 1e-5",
 )
 @click.option("--mean", type=click.FloatRange(min=1), required=True, help="Expected number of runs.")
-@click.option(
-    "--length",
-    type=click.Choice(list(_SHAPES)),
-    default="geometric",
-    show_default=True,
-    help="Distribution of the number of runs: shape 1, 0 or infinity of the truncated negative binomial.",
-)
+@console.length_option
 @click.option("--rate", type=float, required=True, help="Sampling rate: probability that a record is in a batch.")
 @click.option("--steps", type=int, required=True, help="Number of steps of one run.")
 @click.option("--noise-multiplier", type=float, required=True, help="Noise, as a multiple of the clipping bound.")
@@ -53,7 +45,7 @@ def search(
 
     sampling = Poisson(rate=rate, steps=steps, expected_batch_size=1.0)
     one_run = compose([(sampling.amplify(Gaussian(noise_multiplier=noise_multiplier).event()), steps)])
-    tried = RandomSearch(mean=mean, shape=_SHAPES[length])
+    tried = RandomSearch(mean=mean, shape=console.LENGTHS[length])
     answers = {
         "search": tried.event(one_run),
         "one_run": one_run,

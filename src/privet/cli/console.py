@@ -50,6 +50,15 @@ adjacency_option = click.option(
     show_default=True,
     help="Neighbouring data sets that the guarantee compares.",
 )
+LENGTHS = {"geometric": 1.0, "logarithmic": 0.0, "poisson": float("inf")}
+"""The laws of a random number of runs, each with its shape of the truncated negative binomial."""
+length_option = click.option(
+    "--length",
+    type=click.Choice(list(LENGTHS)),
+    default="geometric",
+    show_default=True,
+    help="Law of the random number of runs: shape 1, 0 or infinity of the truncated negative binomial.",
+)
 unit_option = click.option(
     "--unit",
     type=click.Choice(["record", "person"]),

@@ -152,18 +152,18 @@ def _persons(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
     """Return the noise of both ways to protect persons at the recipe's guarantee."""
     from privet.runs.person_comparison import compare_persons, declared_persons
 
-    told = None if recipe.table is None else recipe.table.num_persons
-    declared = declared_persons(plan, num_records=recipe.info.train_size, num_persons=told)
+    num_persons = None if recipe.table is None else recipe.table.num_persons
+    declared = declared_persons(plan, num_records=recipe.info.train_size, num_persons=num_persons)
     target = recipe.privacy.epsilon or plan.guarantee().epsilon
     return [
         {
-            "way": way.name,
-            "records_per_person": way.max_records,
-            "noise_multiplier": way.noise_multiplier,
-            "noise_if_alike": way.noise_if_alike,
-            "noise_if_different": way.noise_if_different,
+            "way": row.name,
+            "records_per_person": row.max_records,
+            "noise_multiplier": row.noise_multiplier,
+            "noise_if_alike": row.noise_if_alike,
+            "noise_if_different": row.noise_if_different,
         }
-        for way in compare_persons(plan, declared, epsilon=target)
+        for row in compare_persons(plan, declared, epsilon=target)
     ]
 
 
@@ -254,7 +254,7 @@ def _print_bands(found: dict[str, Any]) -> None:
     click.echo(
         "It does not pay here: it gains less than a twentieth."
         if best is None
-        else f"It pays: use {best} bands with CyclicPoisson sampling."
+        else f"It pays: use BandedGaussian noise of {best} bands with CyclicPoisson sampling of {best} groups."
     )
 
 

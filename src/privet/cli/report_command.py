@@ -18,6 +18,7 @@ _COMPARISON_NAME = "comparison.html"
 @console.command(
     "privet report runs/demo -o demo.html",
     "privet report runs/demo --baseline runs/demo-open",
+    "privet report runs/demo --language de --data-sheet sheet.toml",
     "privet report runs/epsilon-1 runs/epsilon-3 -o compare.html",
 )
 @click.argument("run_folders", metavar="RUN...", nargs=-1, required=True, type=click.Path())
@@ -28,11 +29,32 @@ _COMPARISON_NAME = "comparison.html"
     help="File to write.  [default: RUN/report.html; for several runs, comparison.html]",
 )
 @click.option("--baseline", metavar="RUN", type=click.Path(), help="A run with little or no privacy, to compare with.")
+@click.option(
+    "--language",
+    type=click.Choice(["en", "de", "fr", "es"]),
+    default="en",
+    show_default=True,
+    help="Language of the first page.",
+)
+@click.option(
+    "--data-sheet",
+    type=click.Path(exists=True, dir_okay=False),
+    help="TOML file with controller, purpose, legal_basis, description, retention, contact.",
+)
 @console.json_option
-def report(run_folders: tuple[str, ...], output: str | None, baseline: str | None, as_json: bool) -> int:
+def report(
+    run_folders: tuple[str, ...],
+    output: str | None,
+    baseline: str | None,
+    language: str,
+    data_sheet: str | None,
+    as_json: bool,
+) -> int:
     """Write the report of RUN: one self-contained HTML file.
 
-    It states the guarantee, compares the plan with the ledger, and shows
+    Its first page says in everyday words what is promised, to whom, what it
+    costs and what it does not cover, with a data sheet and lines to sign on. The
+    rest states the guarantee, compares the plan with the ledger, and shows
     accuracy, budget and the limits of attacks. With several runs it compares
     them instead: privacy against every measured figure.
 
@@ -41,6 +63,7 @@ def report(run_folders: tuple[str, ...], output: str | None, baseline: str | Non
     """
     from privet.reports.content import gather
     from privet.reports.run_report import write_report
+    from privet.runs.recipes.data_sheet import read_data_sheet
 
     if len(run_folders) > 1 and baseline is not None:
         raise click.UsageError("--baseline is for the report of one run. Name it as the first of several runs instead.")
@@ -49,7 +72,8 @@ def report(run_folders: tuple[str, ...], output: str | None, baseline: str | Non
         return _compare(contents, output or _COMPARISON_NAME, as_json)
     content = contents[0]
     other = None if baseline is None else gather(baseline)
-    path = write_report(run_folders[0], output, content=content, baseline=other)
+    sheet = None if data_sheet is None else read_data_sheet(data_sheet)
+    path = write_report(run_folders[0], output, content=content, baseline=other, language=language, sheet=sheet)
     if as_json:
         console.show_json({"report": str(path), **_facts(content)})
     else:

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from privet.runs.recipes.recipe import Recipe
     from privet.runs.recipes.table_schema import TableSchema
 
-_TABLES = (".csv", ".csv.gz", ".csv.xz", ".tsv", ".tsv.gz", ".tsv.xz")
+_TABLES = (
+    *(".csv", ".csv.gz", ".csv.xz", ".tsv", ".tsv.gz", ".tsv.xz"),
+    *(".parquet", ".arrow", ".feather", ".sqlite", ".sqlite3", ".db"),
+)
+# A word of these in the name of a column says that it names whom a record is about.
+_IDENTIFIERS = re.compile("ids?|ssn|mrn|nhs|uuid|patient|person|customer|client|subject|user|member")
+_MARKS_OF_IDENTIFIERS = re.compile("ids?|nr|no|num|number|key|code|ref")
 _META = "privet.own_data"
 _CHANGES_A_RECIPE = ("epsilon", "delta")
 _RECORDS_PER_PERSON = 8
@@ -40,6 +46,7 @@ class OwnData:
     persons: int | None
     records_per_person: int | None
     sample: str | None
+    one_record_per_person: bool | None
     classes: str | None
     image_size: str | None
     channels: str | None
@@ -65,6 +72,7 @@ class OwnData:
 
         values = self._images(Path(path)) if Path(path).is_dir() else self._table(Path(path))
         recipe = recipe_from_values(values, overrides, folder=Path())
+        self._ask_for_persons(path, recipe)
         if self.delta is None:
             own = recipe.own_data
             assert own is not None
@@ -111,6 +119,8 @@ class OwnData:
         from privet.errors import RecipeError
         from privet.runs.recipes.own_data_defaults import Persons
 
+        if self.person is not None and self.one_record_per_person:
+            raise click.UsageError("--person bounds the records of each, --one-record-per-person says one. Give one.")
         if self.person is None:
             self._refuse(("persons", "records_per_person", "sample"), "goes with --person COLUMN")
             return None
@@ -131,6 +141,7 @@ class OwnData:
         )
 
     def _table(self, path: Path) -> dict[str, Any]:
+        from privet.datasets.typed_tables import is_typed
         from privet.errors import RecipeError
         from privet.runs.recipes.own_data_defaults import table_recipe
 
@@ -138,6 +149,8 @@ class OwnData:
         self._refuse(("model", "length"), "is for texts: name their column with --text")
         if self.target is None:
             raise RecipeError("Which column should the model predict? Add --target NAME.")
+        if self.decimal is not None and is_typed(path):
+            raise click.UsageError("--decimal is for text, and this file holds numbers as such. Remove it.")
         delimiter = self.delimiter or ("\t" if ".tsv" in path.name.lower() else ",")
         schema = self._schema(path, self.target, delimiter)
         promise = self._promise(self.size if self.size is not None else schema.train_size)
@@ -150,7 +163,30 @@ class OwnData:
             test=test,
             delimiter=delimiter,
             decimal=self.decimal or ".",
+            one_record_per_person=bool(self.one_record_per_person),
         )
+
+    def _ask_for_persons(self, path: str, recipe: Recipe) -> None:
+        """Refuse a table with a column that seems to name persons, unless the user said what a record is.
+
+        Guarantee: only the header is read.
+        """
+        from privet.datasets.tables import read_header
+        from privet.errors import RecipeError
+
+        table = recipe.table
+        if table is None or table.person is not None or table.one_record_per_person is not None:
+            return
+        targets = [target.name for target in table.all_targets]
+        learned = {*targets, *(column.name for column in table.columns)}
+        header = read_header(path, targets=targets, delimiter=table.delimiter)
+        found = next((name for name in header if _names_persons(name) and name not in learned), None)
+        if found is not None:
+            raise RecipeError(
+                f"{path} has a column {found!r}, which seems to name whom a record is about. If somebody may have "
+                f"several records, protect persons: --person {found} --persons 500. If nobody has two, declare it: "
+                "--one-record-per-person. To protect records all the same: --set table.one_record_per_person=false."
+            )
 
     def _schema(self, path: Path, targets: tuple[str, ...], delimiter: str) -> TableSchema:
         from privet.errors import RecipeError
@@ -192,6 +228,7 @@ class OwnData:
                 "persons",
                 "records_per_person",
                 "sample",
+                "one_record_per_person",
                 "text",
                 "model",
                 "length",
@@ -222,6 +259,15 @@ class OwnData:
         for name in names:
             if getattr(self, name) is not None:
                 raise click.UsageError(f"--{name.replace('_', '-')} {reason}. Remove it.")
+
+
+def _names_persons(name: str) -> bool:
+    """Whether a column is named like an identifier of persons: patient_id, customerNumber, ssn, Person."""
+    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+    if not words:
+        return False
+    is_marked = len(words) > 1 and _MARKS_OF_IDENTIFIERS.fullmatch(words[-1]) and _IDENTIFIERS.fullmatch(words[0])
+    return bool(is_marked or _IDENTIFIERS.fullmatch(words[-1]))
 
 
 def is_own_data(path: str) -> bool:
@@ -282,6 +328,14 @@ _OPTIONS = (
         "--sample",
         kind=click.Choice(["persons", "records"]),
         help_text="With --person: draw persons (default) or records.",
+    ),
+    click.option(
+        "--one-record-per-person",
+        is_flag=True,
+        default=None,
+        expose_value=False,
+        callback=_keep,
+        help="Own table: declare that nobody has two records; persons are then protected.",
     ),
     _option("--classes", help_text="Own images: sub-folders to use, as in cat,dog; all by default."),
     _option("--image-size", help_text="Own images: size of the resized images; 32x32 by default."),

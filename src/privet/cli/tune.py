@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from privet.runs.trial_charges import TrialCharges
     from privet.runs.trial_samplers import TrialSampler
 
-_SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": float("inf")}
-
 
 @console.command(
     "privet tune demo --trials 10 -o runs/tuned\n    --vary training.optimizer.learning_rate=0.5:8:log",
@@ -37,13 +35,7 @@ _SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": float("inf")}
     show_default=True,
     help="Draw trials from the law, or learn from results; then every trial is charged in full.",
 )
-@click.option(
-    "--length",
-    type=click.Choice(list(_SHAPES)),
-    default="geometric",
-    show_default=True,
-    help="Law of the number of trials that are drawn from the law.",
-)
+@console.length_option
 @click.option("--compare-on", type=click.Path(exists=True), help="Own table: public records to compare trials on.")
 @console.set_option
 @console.quick_option
@@ -90,8 +82,8 @@ def tune(
         console.remark("Stopped: the search is not finished. The same command goes on.")
         return console.INTERRUPTED
     if as_json:
-        told = {"guarantee": found.guarantee.to_dict(), "settings": found.values, found.measure: found.score}
-        console.show_json(told | {"folder": str(found.folder)})
+        record = {"guarantee": found.guarantee.to_dict(), "settings": found.values, found.measure: found.score}
+        console.show_json(record | {"folder": str(found.folder)})
         return console.OK
     _show("spent", found.guarantee)
     console.show_facts(
@@ -112,7 +104,7 @@ def _how(sampler: str, length: str, trials: int) -> tuple[TrialCharges, TrialSam
 
     if sampler == "optuna":
         return EveryTrial(count=trials), FromOptuna()
-    return IndependentTrials(search=RandomSearch(mean=float(trials), shape=_SHAPES[length])), FromLaw()
+    return IndependentTrials(search=RandomSearch(mean=float(trials), shape=console.LENGTHS[length])), FromLaw()
 
 
 def _public(recipe: Recipe, path: str | None) -> ArrayDataset | None:

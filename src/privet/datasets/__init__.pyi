@@ -9,6 +9,7 @@ from privet.datasets.readers import ArrayDeclaration as ArrayDeclaration
 from privet.datasets.readers import read_cifar10_bin as read_cifar10_bin
 from privet.datasets.readers import read_idx as read_idx
 from privet.datasets.readers import read_npz as read_npz
+from privet.datasets.record_stream import RecordStream as RecordStream
 from privet.datasets.sentences import LabelledSentences as LabelledSentences
 from privet.datasets.sentences import load_sst2 as load_sst2
 from privet.datasets.synthetic import gaussian_blobs as gaussian_blobs

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from privet import checks
 from privet.datasets.csv_records import CsvFormat, CsvRecord, csv_records, first_record
-from privet.datasets.files import MAX_CONTENT_BYTES, check_sha256, open_content, read_all, read_up_to
+from privet.datasets.files import MAX_CONTENT_BYTES, check_sha256, open_content, read_up_to
 from privet.datasets.header_hints import header_advice
+from privet.datasets.typed_tables import is_typed, table_content
 from privet.errors import ArgumentError, DataError
 
 _MAX_HEADER_BYTES = 2**20
@@ -34,12 +35,15 @@ class Column(Protocol):
     """One declared column: its name, and a map from any cell to a number.
 
     Attributes:
-        name: The name in the header line.
+        name: The name of the resulting array.
+        header: The name in the header line.
         dtype: The type of the resulting array.
     """
 
     @property
     def name(self) -> str: ...
+    @property
+    def header(self) -> str: ...
     @property
     def dtype(self) -> str: ...
 
@@ -58,6 +62,7 @@ class NumberColumn:
         high: upper bound; larger numbers, infinity and numbers too large for a float become this.
         default: value of empty, missing, NaN and unreadable cells.
         decimal: decimal mark, a point or a comma; a number with the other one is unreadable.
+        takes_gaps: whether the default was declared for empty cells, so that test records may have them.
     """
 
     name: str
@@ -65,6 +70,7 @@ class NumberColumn:
     high: float
     default: float
     decimal: str = "."
+    takes_gaps: bool = False
 
     def __post_init__(self) -> None:
         if self.decimal not in {".", ","}:
@@ -76,6 +82,10 @@ class NumberColumn:
                 f"Column {self.name!r} needs finite numbers with low <= default <= high, "
                 f"got low={low}, default={default}, high={high}."
             )
+
+    @property
+    def header(self) -> str:
+        return self.name
 
     @property
     def dtype(self) -> str:
@@ -105,17 +115,23 @@ class CategoryColumn:
         name: the name in the header line.
         categories: all categories, in the order of their codes 0, 1, 2, ...
         default: category of missing and undeclared cells.
+        takes_gaps: whether the default was declared for empty cells, so that test records may have them.
     """
 
     name: str
     categories: tuple[str, ...]
     default: str
+    takes_gaps: bool = False
 
     def __post_init__(self) -> None:
         if len(set(self.categories)) != len(self.categories):
             raise ArgumentError(f"Column {self.name!r} declares a category twice. Name each once.")
         if self.default not in self.categories:
             raise ArgumentError(f"The default of column {self.name!r} must be one of its declared categories.")
+
+    @property
+    def header(self) -> str:
+        return self.name
 
     @property
     def dtype(self) -> str:
@@ -165,7 +181,7 @@ def read_csv(
             names one twice, or a record is too long or has unclosed quotes. The message contains declared names and
             similar names, and no other text from the file.
     """
-    content = read_all(path, max_bytes=max_bytes)
+    content = table_content(path, delimiter=schema.delimiter, max_bytes=max_bytes)
     check_sha256(path, sha256, content)
     records = csv_records(content, schema, path=path)
     if schema.has_header:
@@ -176,7 +192,8 @@ def read_csv(
             )
         positions = _positions(path, header, schema)
     else:
-        positions = {column.name: position for position, column in enumerate(schema.columns)}
+        headers = list(dict.fromkeys(column.header for column in schema.columns))
+        positions = {column.name: headers.index(column.header) for column in schema.columns}
     return _columns(records, schema, positions)
 
 
@@ -191,7 +208,7 @@ def read_words(path: str | os.PathLike[str], form: CsvFormat, name: str) -> list
         delimiter=form.delimiter,
         max_record_length=form.max_record_length,
     )
-    records = csv_records(read_all(path), word, path=path)
+    records = csv_records(table_content(path, delimiter=form.delimiter), word, path=path)
     header = next(records, None)
     if header is None:
         raise DataError(_no_header(path))
@@ -206,8 +223,11 @@ def read_header(path: str | os.PathLike[str], *, targets: Sequence[str], delimit
         DataError: the file cannot be read, is empty, or its first line does not name a target, so that it may be a
             record. The message gives advice and shows no cell except a name similar to a target.
     """
-    with open_content(path) as stream:
-        content = read_up_to(stream, _MAX_HEADER_BYTES)
+    if is_typed(path):
+        content = bytearray(table_content(path, delimiter=delimiter))
+    else:
+        with open_content(path) as stream:
+            content = read_up_to(stream, _MAX_HEADER_BYTES)
     first = _header(path, content, delimiter)
     header = [cell.strip() for cell in first.cells]
     for target in targets:
@@ -234,7 +254,7 @@ def read_public_cells(path: str | os.PathLike[str], *, delimiter: str = ",") -> 
     Raises:
         DataError: the file cannot be read, is too large or is empty.
     """
-    content = read_all(path, max_bytes=_MAX_PUBLIC_BYTES)
+    content = table_content(path, delimiter=delimiter, max_bytes=_MAX_PUBLIC_BYTES)
     records = csv_records(content, CsvFormat(delimiter=delimiter), path=path)
     cells = [[cell.strip() for cell in record.cells] for record in records]
     if not cells:
@@ -255,12 +275,14 @@ def _no_header(path: str | os.PathLike[str]) -> str:
 
 def count_surplus(path: str | os.PathLike[str], form: CsvFormat) -> int:
     """Return the number of records with more cells than the header, for a file of public or test records."""
-    lengths = [len(record.cells) for record in csv_records(read_all(path), form, path=path)]
+    content = table_content(path, delimiter=form.delimiter)
+    lengths = [len(record.cells) for record in csv_records(content, form, path=path)]
     return sum(length > lengths[0] for length in lengths)
 
 
 def _positions(path: str | os.PathLike[str], header: CsvRecord, schema: CsvSchema) -> dict[str, int]:
-    found, wanted = [cell.strip() for cell in header.cells], [column.name for column in schema.columns]
+    found = [cell.strip() for cell in header.cells]
+    wanted = list(dict.fromkeys(column.header for column in schema.columns))
     wrong = [name for name in wanted if found.count(name) != 1]
     if wrong:
         others = f"; also wrong: {', '.join(map(repr, wrong[1:]))}" if 1 < len(wrong) < len(wanted) else ""
@@ -269,7 +291,7 @@ def _positions(path: str | os.PathLike[str], header: CsvRecord, schema: CsvSchem
             f"times{others}. Declared columns: {_names(schema)}. "
             f"{header_advice(header.text, wanted, delimiter=schema.delimiter)}"
         )
-    return {name: found.index(name) for name in wanted}
+    return {column.name: found.index(column.header) for column in schema.columns}
 
 
 def _columns(records: Iterator[CsvRecord], schema: CsvSchema, positions: Mapping[str, int]) -> dict[str, NDArray[Any]]:
@@ -282,4 +304,4 @@ def _columns(records: Iterator[CsvRecord], schema: CsvSchema, positions: Mapping
 
 
 def _names(schema: CsvSchema) -> str:
-    return ", ".join(repr(column.name) for column in schema.columns)
+    return ", ".join(dict.fromkeys(repr(column.header) for column in schema.columns))

@@ -52,6 +52,10 @@ class Task(Protocol):
         """The declared ends of the only target, if it is a number that has them."""
         ...
 
+    def served(self) -> list[dict[str, Any]]:
+        """Return the targets as plain values, for a program that reads outputs without this library."""
+        ...
+
     def encoded(self, values: Sequence[NDArray[Any]]) -> Tensor:
         """Return the targets of a data set from the columns that were read, one array per name."""
         ...
@@ -114,6 +118,11 @@ class Classes:
     @property
     def num_outputs(self) -> int:
         return len(self.class_names)
+
+    def served(self) -> list[dict[str, Any]]:
+        names = list(self.class_names)
+        told = {"kind": "classes", "name": self.name, "outputs": self.num_outputs, "class_names": names}
+        return [{**told, "threshold": self.threshold}]
 
     def encoded(self, values: Sequence[NDArray[Any]]) -> Tensor:
         import torch
@@ -188,6 +197,9 @@ class PlainNumber(_OneOutput):
 
     name: str = "number"
 
+    def served(self) -> list[dict[str, Any]]:
+        return [{"kind": "plain", "name": self.name, "outputs": 1}]
+
     def made_up(self, num_records: int, generator: Generator) -> Tensor:
         import torch
 
@@ -222,6 +234,9 @@ class Number(_OneOutput):
     @property
     def bounds(self) -> tuple[float, float]:
         return self.low, self.high
+
+    def served(self) -> list[dict[str, Any]]:
+        return [{"kind": "number", "name": self.name, "outputs": 1, "low": self.low, "high": self.high}]
 
     def made_up(self, num_records: int, generator: Generator) -> Tensor:
         return _uniform(self.low, self.high, num_records, generator)
@@ -264,6 +279,10 @@ class Count(_OneOutput):
     def bounds(self) -> tuple[float, float]:
         return 0.0, self.high
 
+    def served(self) -> list[dict[str, Any]]:
+        told = {"kind": "count", "name": self.name, "outputs": 1, "low": 0.0, "high": self.high}
+        return [{**told, "unit": self._unit}]
+
     def made_up(self, num_records: int, generator: Generator) -> Tensor:
         return _uniform(0.0, self.high, num_records, generator).round()
 
@@ -301,6 +320,9 @@ class Several:
     @property
     def num_outputs(self) -> int:
         return sum(part.num_outputs for part in self.parts)
+
+    def served(self) -> list[dict[str, Any]]:
+        return [told for part in self.parts for told in part.served()]
 
     def encoded(self, values: Sequence[NDArray[Any]]) -> Tensor:
         import torch

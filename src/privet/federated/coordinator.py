@@ -26,7 +26,7 @@ from privet.mechanism.clipping import FixedRun
 from privet.mechanism.events import compose
 from privet.mechanism.executed import ExecutedRound, executed_together
 from privet.mechanism.sums import ClippedSum, PrivateSum
-from privet.training.checkpoint import load_checkpoint, save_checkpoint
+from privet.training.checkpoint import as_bytes, contents, load_checkpoint, write_checkpoint
 from privet.training.folder import RunFolder
 from privet.training.randomness import Streams
 from privet.training.release import ChargedRelease, GradientSum, Noisy
@@ -166,7 +166,7 @@ class Coordinator:
             raise LoopError("begin_round() belongs after end_round() of the last round, while rounds are left.")
         plan, contribution = self.agreement.plan, self.agreement.contribution
         charges = [contribution.steps_per_round] + [0] * (contribution.steps_per_round - 1)
-        self._releases = [ChargedRelease(self.ledger, plan.round_event, charge=charge) for charge in charges]
+        self._releases = [ChargedRelease(self.ledger, plan.round_event, num_charged=charge) for charge in charges]
         asked = sorted(set(parties))
         if contribution.samples_parties:
             asked = [asked[place] for place in next(plan.sampling.round_batches(len(asked), self._streams.sampling))]
@@ -301,8 +301,7 @@ class Coordinator:
         return private
 
     def _checkpoint(self) -> None:
-        save_checkpoint(
-            self._folder.checkpoint_path,
+        body, tensors = contents(
             model=self.model,
             optimizer=self._optimizer,
             step=self._round,
@@ -312,6 +311,7 @@ class Coordinator:
             clipping={},
             average={},
         )
+        write_checkpoint(self._folder.checkpoint_path, as_bytes(body, tensors))
 
     def guarantee(self) -> Guarantee:
         """Return the guarantee of the charges in the coordinator's ledger."""

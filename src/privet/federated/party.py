@@ -262,7 +262,7 @@ class Party:
             # A coin was drawn in every round, also in rounds without a broadcast to this party, which it does not learn
             # of. So its first round charges the whole plan.
             missing = plan.num_rounds - ledger.charged_rounds
-            with ChargedRelease[Tensor](ledger, plan.round_event, charge=missing, uses=missing) as release:
+            with ChargedRelease[Tensor](ledger, plan.round_event, num_charged=missing, num_used=missing) as release:
                 moved = clipped_update(
                     self._model,
                     self._records,

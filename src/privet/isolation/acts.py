@@ -53,7 +53,7 @@ class Acting:
 
     def note_length(self, tensor: Tensor) -> None:
         """Note that the user asks for a length; one that depends on numbers of the examples is a read."""
-        if self.tracer is None or self._num_examples == 1:
+        if self.tracer is None:
             return
         if self.tracer.spec(tensor).has_own_length and not is_asked_by_torch():
             self.tracer.read("a length")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -13,10 +15,14 @@ READING: frozenset[Function] = frozenset(
     [
         Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage, Tensor.__repr__,
         Tensor.__format__, Tensor.apply_, Tensor.map_, Tensor.map2_,
-        Tensor.data_ptr,
+        Tensor.data_ptr, Tensor.storage, Tensor._typed_storage, Tensor.__reduce_ex__,
     ]
 )  # fmt: skip
 """Calls that hand the numbers of a tensor to Python without an operation."""
+SHOWING_MEMORY: frozenset[Function] = READING - {Tensor.tolist, Tensor.__repr__, Tensor.__format__}
+"""Those after which Python may write to the tensor past torch."""
+_CUTTING: frozenset[Function] = frozenset([torch.tensor_split, Tensor.tensor_split])
+"""Those that read where to cut from a tensor, without an operation."""
 _ATTRIBUTES = [
     "shape",
     "dtype",
@@ -46,6 +52,15 @@ LENGTHS: frozenset[Function] = frozenset(
     [Tensor.shape.__get__, Tensor.size, Tensor.__len__, Tensor.numel, Tensor.nelement]  # type: ignore[attr-defined]
 )
 """Those that tell lengths, which say something where they depend on the numbers of examples."""
+
+
+def read_by(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return the tensors whose numbers a call hands to Python without an operation."""
+    if function in READING:
+        return [arg for arg in args if isinstance(arg, Tensor)]
+    if function in _CUTTING:
+        return [arg for arg in (*args[1:], *kwargs.values()) if isinstance(arg, Tensor)]
+    return []
 
 
 def writes(function: Function) -> bool:

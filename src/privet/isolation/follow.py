@@ -17,8 +17,10 @@ from torch.autograd.function import BackwardCFunction
 
 from privet.isolation.acts import Acting
 from privet.isolation.again import Hooks
-from privet.isolation.asking import READING
-from privet.isolation.lines import is_asked_by_torch
+from privet.isolation.asking import SHOWING_MEMORY, read_by
+from privet.isolation.constants import glance_at
+from privet.isolation.drawing import Drawn, GlobalDraws, state_of
+from privet.isolation.lines import is_asked_by_torch, is_written_out
 from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
 from privet.isolation.programs import CONSTANT, Known, Log, Mark, Programs, Proof
 from privet.isolation.reads import Read, checks_only
@@ -27,6 +29,7 @@ from privet.isolation.signs import (
     NOTHING,
     RESULT,
     VERSION,
+    Constant,
     Entry,
     Expected,
     Fresh,
@@ -66,8 +69,8 @@ class Follower(Acting):
 
     # looked up at every call of every batch, which slots make cheaper
     __slots__ = (
-        "_attribute", "_candidate", "_finished", "_has_unseen_nodes", "_hooks", "_is_whole", "_log", "_losses",
-        "_may_trace", "_node", "_num_nodes", "_num_uses", "_number", "_number_of", "_numbers", "_parameters",
+        "_attribute", "_candidate", "_draws", "_finished", "_has_unseen_nodes", "_hooks", "_is_whole", "_log",
+        "_losses", "_may_trace", "_node", "_num_nodes", "_num_uses", "_number", "_number_of", "_numbers", "_parameters",
         "_place_of", "_programs", "_seeds", "_serials", "_slot", "_whole", "expected", "is_lost",
     )  # fmt: skip
 
@@ -117,6 +120,7 @@ class Follower(Acting):
         self._whole = Place(0, 1, 1, 0, num_examples)  # where the examples lie in losses that are one for each
         self._seed = torch.initial_seed()
         self._suspected: Suspicions | None = None
+        self._draws = GlobalDraws(programs.drawn, self._seed)
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
         self.nodes: dict[Any, dict[int, Verdict]] = {}  # of the user's own autograd functions: their results' places
@@ -182,7 +186,9 @@ class Follower(Acting):
 
     def _are_expected(self, rest: Rest, values: Sequence[Any]) -> bool:
         """Compare the arguments that few calls have, and collect the numbers that they leave open."""
-        given, others, kinds, numeric = rest
+        given, others, kinds, numeric, drawn = rest
+        if drawn is not Drawn.NOTHING and self._draws.expect(drawn):
+            self._suspicions.note_draws(self._draws)
         for index, kind, name in given:
             value = values[index]
             is_made = getattr(value, self._attribute, 0) >= self._number
@@ -255,10 +261,16 @@ class Follower(Acting):
         if self.tracer is None:
             return
         self.tracer.harmless = checks_only(function, args, kwargs)
-        given = [arg for arg in args if isinstance(arg, Tensor)] if function in READING else []
-        if any(self.tracer.verdict(tensor) is not None for tensor in given) and not is_asked_by_torch():
+        given = read_by(function, args, kwargs)
+        if not given or (is_asked_by_torch() and not is_written_out()):
+            return
+        made = [tensor for tensor in given if self.tracer.has_made(tensor)]
+        if any(self.tracer.reads(tensor) for tensor in given):
             self.tracer.read(getattr(function, "__name__", str(function)))
             self._suspicions.hand_out(given)
+        elif made and function in SHOWING_MEMORY:
+            self.tracer.hand_out(made)
+            self._suspicions.hand_out(made)
 
     def _depart(self, num_calls: int) -> None:
         """Leave the known program after some calls."""
@@ -272,9 +284,17 @@ class Follower(Acting):
         if not self._may_trace:
             self.is_lost = True
             return
-        self.tracer = tracer(self._num_examples, self._first_seen, slot=self._slot)
+        self.tracer = tracer(
+            self._num_examples, self._first_seen, slot=self._slot, is_trained=self._is_trained, draws=self._draws
+        )
         # unlike a bare push this tells torch's compiler, too, that a mode is active
         self.tracer.__enter__()  # type: ignore[no-untyped-call]
+
+    def _is_trained(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a parameter that steps change; without a session any parameter may be."""
+        if self._parameters:
+            return id(tensor) in self._parameters
+        return isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad
 
     def _first_seen(self, tensor: Tensor) -> Verdict:
         """Return the verdict on a tensor that was made before the tracer was there."""
@@ -296,6 +316,10 @@ class Follower(Acting):
                 self._log.verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
         self._num_made += len(outputs)
         self._num_nodes = _num_nodes()
+        if self._draws.latest is not Drawn.NOTHING:
+            if self._candidate is None:
+                self._log.draws[self._num_calls - 1] = self._draws.latest
+            self._draws.latest = Drawn.NOTHING
 
     def after_known(self, output: Tensor, *, is_use: bool) -> None:
         """Number the only result of a call that was recognised; ``is_use`` if a parameter met the examples in it."""
@@ -344,17 +368,20 @@ class Follower(Acting):
         return (GIVEN, type(tensor), self._number_of(tensor))
 
     def _generator(self, generator: torch.Generator) -> None:
-        self._suspicions.draws_again |= self._programs.has_drawn(generator)
+        self._suspicions.draws_again |= self._programs.drawn.has(state_of(generator))
 
     def _constant(self, tensor: Tensor) -> Any:
         """Return which constant a tensor is; one that is new to a program that was not traced may be a result."""
         mark: Mark | None = getattr(tensor, CONSTANT, None)
         if mark:
-            return mark.number
+            return Constant(mark.number, self._glance(tensor))
         number = next(_CONSTANTS)
         self._programs.mark(tensor, number)
         is_known = self.tracer is not None and not self.tracer.has_made(tensor)
-        return number if is_known else Fresh(number)
+        return Constant(number, self._glance(tensor)) if is_known else Fresh(number)
+
+    def _glance(self, tensor: Tensor) -> bytes | None:
+        return None if self._is_trained(tensor) else glance_at(tensor)
 
     def _note_node(self, node: Any, output: Tensor) -> type:
         """Note a result whose gradient goes through the user's own code."""
@@ -421,6 +448,8 @@ class Follower(Acting):
         return Proof(verdict, self._log.uses, reads, trace, kind, numbers, self._is_whole)
 
     def _doubt(self) -> Cause | None:
+        if self._draws.is_reseeded or self._draws.is_set_back:
+            self._suspicions.note_draws(self._draws)
         return self._suspicions.doubt or (None if self.tracer is None else self.tracer.trace.doubt)
 
     def _number_of_result(self, tensor: Tensor) -> int | None:

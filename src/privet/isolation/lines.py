@@ -19,6 +19,9 @@ _ISOLATION = str(Path(__file__).parent) + os.sep
 _DRY_RUNS = str(Path(privet.__file__).parent / "training" / "launch") + os.sep
 # Methods of the capture through which every call of the user goes.
 _HANDING_ON = ("__torch_function__", "_run_unusual", "_examine", "_run")
+# Where torch turns tensors into bytes.
+_REDUCING = ("__reduce_ex__", "_reduce_ex_internal")
+_WRITING = (("torch", "serialization.py"), ("multiprocessing", "reductions.py"))
 # The method of a mode that torch shows calls to.
 _SHOWING = "__torch_function__"
 # With a separator, so that the neighbours of a package are not taken for it.
@@ -51,6 +54,17 @@ def is_within(path: tuple[str, ...]) -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame is not user:
         if Path(frame.f_code.co_filename).parts[-len(path) :] == path:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_written_out() -> bool:
+    """Whether torch writes tensors out at the present operation: into a file, a pickle or the queue of a process."""
+    user = user_frame()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame is not user:
+        if frame.f_code.co_name in _REDUCING or Path(frame.f_code.co_filename).parts[-2:] in _WRITING:
             return True
         frame = frame.f_back
     return False

@@ -32,12 +32,12 @@ _PLAIN = (
 )
 
 
-class Way(Protocol):
+class Container(Protocol):
     """How containers of one kind are taken apart and made again."""
 
     @staticmethod
     def opens(value: object) -> bool:
-        """Tell whether this is the way for a value."""
+        """Tell whether a value is such a container."""
         ...
 
     @staticmethod
@@ -234,13 +234,13 @@ class _Dataclasses:
 
 
 # The first that opens a value is its way.
-_WAYS: tuple[type[Way], ...] = (_Sequences, _Dictionaries, _Registered, _Named, _Mappings, _Dataclasses)
+_CONTAINERS: tuple[type[Container], ...] = (_Sequences, _Dictionaries, _Registered, _Named, _Mappings, _Dataclasses)
 
 
-def _way_of(value: object) -> type[Way] | None:
+def _container_of(value: object) -> type[Container] | None:
     if isinstance(value, Tensor) or type(value) in (str, int, float, bool, type(None)):
         return None
-    return next((way for way in _WAYS if way.opens(value)), None)
+    return next((container for container in _CONTAINERS if container.opens(value)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,11 +248,11 @@ class Structure:
     """The containers of a batch without what is in them. It can be compared, hashed, and sent to another process.
 
     Attributes:
-        way: How the outermost container is made; None for a single part.
+        container: How the outermost container is made; None for a single part.
         inner: The structures of what is in it.
     """
 
-    way: Way | None = None
+    container: Container | None = None
     inner: tuple[Structure, ...] = ()
 
     def filled(self, leaves: Iterable[Any]) -> Any:
@@ -260,9 +260,9 @@ class Structure:
         return self._made(iter(leaves))
 
     def _made(self, leaves: Any) -> Any:
-        if self.way is None:
+        if self.container is None:
             return next(leaves)
-        return self.way.made([part._made(leaves) for part in self.inner])
+        return self.container.made([part._made(leaves) for part in self.inner])
 
 
 _LEAF = Structure()
@@ -279,21 +279,21 @@ def flattened(batch: Any) -> tuple[list[Any], Structure]:
 
 
 def _taken_apart(value: Any, leaves: list[Any]) -> Structure:
-    way = _way_of(value)
-    if way is None:
+    container = _container_of(value)
+    if container is None:
         leaves.append(value)
         return _LEAF
     try:
-        made = way.of(value)
+        made = container.of(value)
     except Exception as error:  # a class may refuse a copy in any words
         raise _closed([type(value).__name__]) from error
-    return Structure(made, tuple(_taken_apart(part, leaves) for part in way.parts(value)))
+    return Structure(made, tuple(_taken_apart(part, leaves) for part in container.parts(value)))
 
 
 def leaves_of(batch: Any) -> list[Any]:
     """Return the parts of a batch that are no containers, in the order of ``flattened``."""
-    way = _way_of(batch)
-    return [batch] if way is None else [leaf for part in way.parts(batch) for leaf in leaves_of(part)]
+    container = _container_of(batch)
+    return [batch] if container is None else [leaf for part in container.parts(batch) for leaf in leaves_of(part)]
 
 
 def tensors_of(batch: Any) -> Sequence[Tensor]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 from weakref import WeakSet
 
-import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from privet.isolation.drawing import Drawn, DrawnStates
 from privet.isolation.place import Verdict
 from privet.isolation.reads import Read
 from privet.isolation.signs import Entry, Expected, all_expected, kind_of
@@ -51,6 +50,7 @@ class Known:
         node: The kind of node that sends gradients back from the losses.
         kind: What it has in common with batches of other sizes.
         notes: For each call, a note of the observer of the forward pass, or None; see :meth:`Follower.before`.
+        draws: Which calls draw from a global generator, and where.
         expected: The calls, compiled into comparisons, and the end.
         prepared: How an engine computes the gradients of this program, if it has prepared that.
     """
@@ -63,13 +63,14 @@ class Known:
     node: type
     kind: Kind
     notes: Sequence[Any]
+    draws: Mapping[int, Drawn]
     expected: Sequence[Expected]
     prepared: Any = None
 
     def beginning(self, num_calls: int, num_made: int, num_uses: int) -> Log:
         """Return the log of its first calls, for a program that begins with the same calls."""
         return Log(
-            entries=self.entries[:num_calls], notes=dict(enumerate(self.notes[:num_calls])),
+            entries=self.entries[:num_calls], notes=dict(enumerate(self.notes[:num_calls])), draws=dict(self.draws),
             verdicts=self.verdicts[:num_made], made_after=self.made_after[:num_made],
             uses=self.uses[:num_uses],
         )  # fmt: skip
@@ -81,6 +82,7 @@ class Log:
 
     entries: list[Entry] = field(default_factory=list)
     notes: dict[int, Any] = field(default_factory=dict)
+    draws: dict[int, Drawn] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
     made_after: list[int] = field(default_factory=list)
     uses: list[Verdict] = field(default_factory=list)
@@ -92,8 +94,8 @@ class Log:
         entries, notes = self.entries[:end], [self.notes.get(place) for place in range(end)]
         return Known(
             entries=entries, verdicts=self.verdicts[:num_made], made_after=self.made_after[:num_made], uses=self.uses,
-            losses=losses, node=node, kind=kind_of(entries), notes=notes,
-            expected=all_expected(entries, notes, parameters),
+            losses=losses, node=node, kind=kind_of(entries), notes=notes, draws=self.draws,
+            expected=all_expected(entries, notes, self.draws, parameters),
         )  # fmt: skip
 
 
@@ -103,7 +105,7 @@ class Programs:
 
     by_size: dict[int, list[Known]] = field(default_factory=dict)
     written: dict[int, StorageWeakRef] = field(default_factory=dict)  # public memory that examples were written into
-    drawn: set[bytes] = field(default_factory=set)  # states from which generators of the program's own have drawn
+    drawn: DrawnStates = field(default_factory=DrawnStates)  # from which generators have drawn
     traces_all: bool = False  # whether known programs are traced, too
     most: int = 1024
     _marks: WeakSet[Mark] = field(default_factory=WeakSet)
@@ -123,13 +125,6 @@ class Programs:
         for mark in list(self._marks):
             mark.attributes.pop(CONSTANT, None)
         self._marks.clear()
-
-    def has_drawn(self, generator: torch.Generator) -> bool:
-        """Whether a generator is in a state that one was in before; remembered if not. Nothing waits for a device."""
-        state = blake2b(bytes(generator.get_state().numpy()), digest_size=16).digest()
-        is_old = state in self.drawn
-        self.drawn.add(state)
-        return is_old
 
     def write(self, tensor: Tensor) -> None:
         """Remember memory that was public and holds examples from now on."""

@@ -89,13 +89,16 @@ def bucket(call: Call) -> Sequence[Verdict]:
     """Where numbers lie between borders: public ones, or each row of numbers between a row of its own."""
     values = call.arg("self")
     borders = call.arg("boundaries") if call.has("boundaries") else call.arg("sorted_sequence")
-    place = borders.place
-    if place is None:
+    order = call.arg("sorter") if call.has("sorter") else None
+    given = private([spec for spec in (borders, order) if isinstance(spec, Spec)])
+    if not given:
         return call.everywhere(values.verdict)
     has_rows = isinstance(values, Spec) and borders.ndim == values.ndim > 1
-    if not place.is_single and (not has_rows or place.axis == borders.ndim - 1):
-        raise Mixes("the borders are other examples")
-    return call.everywhere(met([found for _, found in private([borders, values])]))
+    for spec, place in given:
+        if not place.is_single and (not has_rows or place.axis == spec.ndim - 1):
+            raise Mixes("the borders are other examples")
+    found = [place for _, place in given]
+    return call.everywhere(met(found + [place for _, place in private([values])]))
 
 
 def rows_drawn(call: Call) -> Sequence[Verdict]:

@@ -43,12 +43,21 @@ def gathered(call: Call) -> Sequence[Verdict]:
         raise NoRule("its numbers are spread before they pick")
     axis, place = int(call.arg("dim")) % max(spec.ndim, 1), spec.place
     if place is None:
-        return call.everywhere(index.verdict)  # a public table: every number picks for itself
+        return call.everywhere(_from_table(spec, index, axis))
     if not place.is_single and place.axis == axis:
         if index.verdict is not None:
             raise NoRule("the rows of examples travel by number")
         raise Mixes("rows of the examples are picked by a fixed number")
     return call.everywhere(_in_step([spec, index], call.shape))
+
+
+def _from_table(spec: Spec, index: Spec, axis: int) -> Verdict:
+    """Return the verdict on numbers picked from a public table: each picks for itself, in the row of its own place."""
+    place = index.place
+    has_rows = place is not None and not place.is_single and place.axis != axis
+    if place is not None and has_rows and spec.shape[place.axis] != index.shape[place.axis]:
+        raise Mixes("an example picks from the row of a table that has the number of its place in the batch")
+    return index.verdict
 
 
 def scattered(call: Call) -> Sequence[Verdict]:

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
+from privet.isolation.drawing import Drawn
+
 Function = Callable[..., Any]
 Sign = tuple[Any, ...]
 
@@ -97,6 +99,20 @@ class Fresh:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A public tensor that no call has made.
+
+    Attributes:
+        number: That it goes by.
+        numbers: Some of its numbers at the time of the call, where looking at them does not wait for a device: code
+            that torch does not see (numpy) may have written to it.
+    """
+
+    number: int
+    numbers: bytes | None
+
+
 def agree(one: Sequence[Any], other: Sequence[Any], before: Sequence[Any] | None = None) -> bool:
     """Whether two runs used the same numbers.
 
@@ -111,7 +127,7 @@ def agree(one: Sequence[Any], other: Sequence[Any], before: Sequence[Any] | None
     proven = one if before is None else before
     for place, (left, right) in enumerate(zip(one, other, strict=True)):
         if isinstance(left, Fresh):
-            is_same = left.number == right or (
+            is_same = (isinstance(right, Constant) and left.number == right.number) or (
                 isinstance(right, Fresh) and place < len(proven) and isinstance(proven[place], Fresh)
             )
         else:
@@ -204,12 +220,13 @@ Rest = tuple[
     tuple[tuple[int, Sign], ...],
     tuple[tuple[int, type], ...],
     tuple[tuple[int, Sign], ...],
+    Drawn,
 ]
-"""The arguments that few calls have, compiled into comparisons.
+"""What few calls have, compiled into comparisons.
 
 In order: place, type and name of each tensor of the batch and each constant; place and sign of each that is compared by
 its sign (a slice, a tensor from a user-written node); place and type of each of which only the type matters; and place
-and sign of each that leaves numbers open (see :func:`collect`).
+and sign of each that leaves numbers open (see :func:`collect`); where the call draws from a global generator.
 """
 
 
@@ -262,24 +279,30 @@ NOTHING = nothing_at(-1)
 
 
 def all_expected(
-    entries: Sequence[Entry], notes: Sequence[Any], parameters: Mapping[frozenset[int], Tensor]
+    entries: Sequence[Entry],
+    notes: Sequence[Any],
+    draws: Mapping[int, Drawn],
+    parameters: Mapping[frozenset[int], Tensor],
 ) -> list[Expected]:
     """Compile the calls of a program, and its end.
 
     Args:
         entries: The calls.
         notes: Of the observer, for each call.
+        draws: Which of them draw from a global generator.
         parameters: By their names: one is recognised as the object that it was.
     """
     found = [nothing_at(len(entries))]
     for place in reversed(range(len(entries))):
-        call = _expected(place, entries[place], notes[place], parameters)
+        call = _expected(place, entries[place], notes[place], draws.get(place, Drawn.NOTHING), parameters)
         call.following = found[-1]
         found.append(call)
     return found[::-1]
 
 
-def _expected(place: int, entry: Entry, note: Any, parameters: Mapping[frozenset[int], Tensor]) -> Expected:
+def _expected(
+    place: int, entry: Entry, note: Any, drawn: Drawn, parameters: Mapping[frozenset[int], Tensor]
+) -> Expected:
     results: list[tuple[int, int, int]] = []
     fixed: list[tuple[int, Any, type]] = []
     kinds: list[tuple[int, type]] = []
@@ -306,11 +329,12 @@ def _expected(place: int, entry: Entry, note: Any, parameters: Mapping[frozenset
     real = numeric[0][0] if len(numeric) == 1 and numeric[0][1][0] is float else -1
     if real >= 0:
         kinds, numeric = [], []
-    rest = (tuple(given), tuple(others), tuple(kinds), tuple(numeric))
+    rest = (tuple(given), tuple(others), tuple(kinds), tuple(numeric), drawn)
+    is_plain_call = not any(rest[:-1]) and drawn is Drawn.NOTHING
     return Expected(
         place, entry.function, made=entry.made, names=entry.names,
         num_unnamed=-1 if entry.names else len(entry.signs), num_values=len(entry.signs),
-        results=tuple(results), fixed=tuple(fixed), rest=rest if any(rest) else None, real=real,
+        results=tuple(results), fixed=tuple(fixed), rest=None if is_plain_call else rest, real=real,
         note=note, known=None if note is None else entry.function,
     )  # fmt: skip
 

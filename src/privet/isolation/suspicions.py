@@ -11,6 +11,7 @@ from torch import Tensor
 
 from privet.isolation.again import Hooks, Repeatable, is_faithful, is_of_checkpoint
 from privet.isolation.asking import SHARING, writes
+from privet.isolation.drawing import GlobalDraws
 from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault
 from privet.isolation.signs import Entry, Function, number_in
@@ -25,6 +26,7 @@ class Suspicions:
         asks_for_nodes: Whether it asked for nodes of the graph.
         was_written: Whether code that shows no calls wrote into a tensor.
         draws_again: Whether a generator was set back.
+        is_reseeded: Whether it drew from another seed.
         changes: Why tensors that autograd saved may change: hooks on saved tensors.
         handed_out: Tensors whose memory Python holds, with copies of their bytes.
         repeatable: The calls that checkpoints will repeat.
@@ -34,6 +36,7 @@ class Suspicions:
     asks_for_nodes: bool = False
     was_written: bool = False
     draws_again: bool = False
+    is_reseeded: bool = False
     changes: Cause | None = None
     handed_out: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     repeatable: Repeatable = field(default_factory=Repeatable)
@@ -44,6 +47,11 @@ class Suspicions:
         if not is_compared and not is_faithful(hooks) and self.changes is None:
             reason = "hooks on saved tensors may give back other numbers to the backward pass"
             self.changes = Cause(Fault.NO_RULE, "saved_tensors_hooks", reason, user_line())
+
+    def note_draws(self, draws: GlobalDraws) -> None:
+        """Note draws of the global generators whose numbers may belong to places in the batch."""
+        self.draws_again |= draws.is_set_back
+        self.is_reseeded |= draws.is_reseeded
 
     def hand_out(self, tensors: Sequence[Tensor]) -> None:
         """Note tensors whose memory Python was given."""
@@ -87,7 +95,7 @@ class Suspicions:
         if self.draws_again:
             reason = "a generator was set back to an earlier state: its draws depend on the place in the batch"
             return Cause(Fault.NO_RULE, "Generator", reason)
-        if torch.initial_seed() != self.seed:
+        if self.is_reseeded or torch.initial_seed() != self.seed:
             reason = "the program sets a seed: the draws of an example depend on its place in the batch"
             return Cause(Fault.NO_RULE, "manual_seed", reason)
         return None

@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from privet.errors import UnsupportedModel
 from privet.isolation.call import Call, name_of, specs_in
-from privet.isolation.constants import OnDevice, constant_of, is_range, numbers_of
+from privet.isolation.constants import OnDevice, constant_of, glance_at, is_range, numbers_of
+from privet.isolation.drawing import GlobalDraws, draws
 from privet.isolation.lines import asked, is_asked_by_privet, user_line
 from privet.isolation.memory import Written
 from privet.isolation.numbering import count, keep_counting, limit
@@ -30,6 +31,7 @@ from privet.isolation.rules_elements import elements
 from privet.isolation.rules_index import TRAVELLING
 from privet.isolation.rules_rows import travelling
 from privet.isolation.table import rule_of
+from privet.isolation.unwritten import UNWRITTEN, Unwritten
 
 _COMPILER = "torch._dynamo"
 # Namespaces of operators that compute their results and nothing else. Code inside of other operators is not seen.
@@ -37,6 +39,7 @@ _TORCH = frozenset(
     ["aten", "prim", "prims", "quantized", "profiler", "inductor", "rngprims", "mkldnn", "mkldnn_prepacked"]
 )
 EARLIER = "it uses a value that was computed from an earlier batch"
+HANDED_OUT = "Python was given the memory of one of its tensors, and may have written to it"
 _VIEWING = frozenset(["view", "unsqueeze", "squeeze", "t", "transpose", "permute", "slice", "detach", "alias"])
 _MASKS = (torch.bool, torch.uint8)
 # Operations that tell Python about shapes and types alone.
@@ -49,6 +52,8 @@ _ASKING = frozenset(
         "_is_zerotensor",
     ]
 )  # fmt: skip
+# Operations that find the lengths of their results in numbers.
+_SIZED = frozenset(["bincount", "_sparse_coo_tensor_with_dims_and_tensors", "sparse_compressed_tensor"])
 # Operations whose results have a shape or a type in common with a tensor, and none of its numbers.
 _FORGETTING = frozenset(
     [
@@ -105,7 +110,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The mode that is active while a program is proven."""
 
     def __init__(
-        self, num_examples: int, first_seen: Callable[[Tensor], Verdict] = lambda tensor: None, *, slot: int = 0
+        self,
+        num_examples: int,
+        first_seen: Callable[[Tensor], Verdict] = lambda tensor: None,
+        *,
+        slot: int = 0,
+        is_trained: Callable[[Tensor], bool] = lambda tensor: False,
+        draws: GlobalDraws | None = None,
     ) -> None:
         """Follow a batch of this many examples.
 
@@ -113,13 +124,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             num_examples: How many there are.
             first_seen: Gives the verdict on a tensor that was made before.
             slot: Tells tracers apart that are active at the same time.
+            is_trained: Whether a public tensor is a parameter, whose numbers change from step to step.
+            draws: Watches what the program draws from global generators.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._first_seen, self._attribute = first_seen, f"_privet_spec_{slot}"
         self.trace = Trace(num_examples=num_examples)
         self._token = object()
         self._strangers: dict[int, tuple[Tensor, Spec]] = {}  # held, so that no other gets their identity
-        self._written = Written()
+        self._written, self._unwritten = Written(), Unwritten()
+        self._is_trained, self._draws = is_trained, draws
+        self._glances: dict[int, bytes] = {}  # some numbers of public tensors made elsewhere, which numpy may change
+        self._handed_out: set[int] = set()  # memory of public results that Python may write to
         self._memories: dict[int, StorageWeakRef] = {}  # held, so that no other memory gets their identity
         self._touched: set[int] = set()  # memory that was written to
         self.harmless = ""  # why the reads of the call that is being carried out are, if they are
@@ -154,8 +170,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _new(self, tensor: Tensor, verdict: Verdict) -> Spec:
         """Describe a tensor that no operation of this trace has made: it is left as it is."""
         spec = self._described(tensor, verdict)
-        if verdict is None and not tensor.requires_grad and (numbers := numbers_of(tensor)) is not None:
-            self.trace.constants[self._num_specs] = numbers
+        if verdict is None and not self.has_made(tensor) and not self._is_trained(tensor):
+            if (numbers := numbers_of(tensor)) is not None:
+                self.trace.constants[self._num_specs] = numbers
+            if (glance := glance_at(tensor)) is not None:
+                self._glances[self._num_specs] = glance
         spec.token, spec.serial = self._token, self._num_specs
         self._num_specs += 1
         self._strangers[id(tensor)] = (tensor, spec)
@@ -190,7 +209,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if verdict is None and found.verdict is not None:
                 verdict = Cause(Fault.MIXES, "the program", EARLIER, user_line())
             found = self._new(tensor, verdict)
+        elif self._is_changed(found, tensor):
+            found = self._new(tensor, None)
         found.was_written = found.was_written or found.memory in self._touched
+        if found.verdict is None and found.memory in self._handed_out:
+            found = self._new(tensor, Cause(Fault.NO_RULE, "the program", HANDED_OUT, user_line()))
         if self._written.is_known(found):
             return found
         verdict = self._written.verdict(found, tensor)
@@ -198,6 +221,20 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             found = self._new(tensor, verdict)
         self._written.knows(found)
         return found
+
+    def _is_changed(self, spec: Spec, tensor: Tensor) -> bool:
+        """Whether code that torch does not see has written to a public tensor made elsewhere since it was last used."""
+        glance = self._glances.get(spec.serial)
+        return glance is not None and spec.verdict is None and glance != glance_at(tensor)
+
+    def reads(self, tensor: Tensor) -> bool:
+        """Whether the numbers of a tensor are those of examples, or may be."""
+        return self.verdict(tensor) is not None or self._unwritten.holds(self.spec(tensor))
+
+    def hand_out(self, tensors: Sequence[Tensor]) -> None:
+        """Note public results whose memory Python was given: it may write to them past torch."""
+        self._handed_out.update(self.spec(tensor).memory for tensor in tensors)
+        self.trace.is_hidden = True
 
     supports_higher_order_operators = True  # they are refused in words of ours
 
@@ -224,7 +261,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.trace.doubt = self.trace.doubt or Cause(Fault.NO_RULE, name_of(func), "it has no rule", user_line())
         named = {name: self._seen(value) for name, value in kwargs.items()} if kwargs else kwargs
         try:
-            result = func(*args, **kwargs)
+            if self._draws is not None and draws(func) and kwargs.get("generator") is None:
+                result = self._draws.carry_out(partial(func, *args, **kwargs))
+            else:
+                result = func(*args, **kwargs)
         except Exception:
             self._note_error(func, seen, named)
             raise
@@ -262,6 +302,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note_read(call, result)
             return
         verdicts = verdicts_of(call)
+        if self._unwritten.is_read(call, {spec.serial for spec in specs_in(_written_among(writes, seen, named))}):
+            verdicts = call.everywhere(_cause(Fault.MIXES, call, UNWRITTEN))
+        self._unwritten.note(call, outs)
         limit(call)
         is_long = _has_own_length(call)
         mutated = self._write(writes, args, kwargs, call, verdicts) if writes else ()
@@ -280,13 +323,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note_read(self, call: Call, result: Any) -> None:
         """Note a result that is no tensor: Python was told something about the numbers of the arguments."""
-        if result is not None and call.name not in _ASKING:
-            causes = [spec.verdict for spec in call.specs if spec.verdict is not None]
-            if causes and not all(isinstance(verdict, Place) and self._is_everything(verdict) for verdict in causes):
-                self.read(call.name)
-
-    def _is_everything(self, place: Place) -> bool:
-        return self.trace.num_examples == 1 and place.is_single
+        if result is None or call.name in _ASKING:
+            return
+        if any(spec.verdict is not None or self._unwritten.holds(spec) for spec in call.specs):
+            self.read(call.name)
 
     def read(self, operation: str) -> None:
         """Note that numbers of the examples were handed to Python."""
@@ -336,10 +376,17 @@ class _Uncompiled(Tracer):  # type: ignore[no-untyped-call]
     __torch_dispatch__ = Tracer.__torch_dispatch__  # torch keeps its compiler from functions of the class itself alone
 
 
-def tracer(num_examples: int, first_seen: Callable[[Tensor], Verdict], *, slot: int = 0) -> Tracer:
+def tracer(
+    num_examples: int,
+    first_seen: Callable[[Tensor], Verdict],
+    *,
+    slot: int = 0,
+    is_trained: Callable[[Tensor], bool] = lambda tensor: False,
+    draws: GlobalDraws | None = None,
+) -> Tracer:
     """Return a tracer; see :class:`Tracer`. Where torch's compiler is about, it is kept from compiling the tracer."""
     kind = _Uncompiled if _COMPILER in sys.modules else Tracer
-    return kind(num_examples, first_seen, slot=slot)
+    return kind(num_examples, first_seen, slot=slot, is_trained=is_trained, draws=draws)
 
 
 def _has_own_length(call: Call) -> bool:
@@ -348,7 +395,7 @@ def _has_own_length(call: Call) -> bool:
     if any(spec.has_own_length for spec in specs):  # results of the same lengths
         rule = rule_of(call.operation)
         return rule is elements or call.name in _VIEWING
-    if call.name in TRAVELLING or call.name == "bincount":
+    if call.name in TRAVELLING or call.name in _SIZED:
         return any(spec.verdict is not None for spec in specs)
     is_masking = call.name in ("index", "_unsafe_index")
     return is_masking and any(spec.dtype in _MASKS and spec.verdict is not None for spec in specs[1:])
@@ -409,6 +456,10 @@ def _writes(operation: OpOverload) -> tuple[tuple[int, str], ...]:
         for number, argument in enumerate(operation._schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
+
+
+def _written_among(writes: Sequence[tuple[int, str]], seen: list[Any], named: dict[str, Any]) -> list[Any]:
+    return [seen[number] if number < len(seen) else named.get(name) for number, name in writes]
 
 
 def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], number: int, name: str) -> Any:

@@ -155,9 +155,19 @@ class Watch:
         """Judge a repetition of a batch on another number of examples, with the same random numbers."""
         self._probed, self.programs.traces_all = family, True
         try:
-            yield
+            with self.repeating():
+                yield
         finally:
             self._probed, self.programs.traces_all = None, False
+
+    @contextmanager
+    def repeating(self) -> Iterator[None]:
+        """Let a batch run again with the same random numbers, which is no act of the program."""
+        self.programs.drawn.is_repeating = True
+        try:
+            yield
+        finally:
+            self.programs.drawn.is_repeating = False
 
     def has_waived(self, check: Check) -> bool:
         """Whether the user answers for a check; noted for the guarantee if so."""

@@ -81,6 +81,7 @@ class NoNoise:
     family: ClassVar[NoiseFamily | None] = None
     is_spherical: ClassVar[bool] = False
     is_recordable: ClassVar[bool] = False
+    is_by_coordinate: ClassVar[bool] = False
     is_fixed: ClassVar[bool] = True
     is_independent: ClassVar[bool] = True
     scale: ClassVar[float] = 1.0

@@ -12,7 +12,7 @@ import numpy as np
 from privet import checks
 from privet.mechanism.epoch_sampling import EpochBatches
 from privet.mechanism.events import RandomAllocationDpEvent
-from privet.mechanism.sampling import check_numbers, checked_sizes, counted
+from privet.mechanism.sampling import checked_sizes, counted
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
@@ -36,13 +36,6 @@ class BallsInBins(EpochBatches):
             set over ``batches``.
     """
 
-    batches: int
-    epochs: int
-    expected_batch_size: float
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "batches", "epochs")
-
     @classmethod
     def for_dataset(cls, *, dataset_size: int, batch_size: float, epochs: int) -> Self:
         """Derive the number of batches from a *declared, public* data set size, rounded up."""
@@ -60,9 +53,7 @@ class BallsInBins(EpochBatches):
         return f"{epochs} in which every record picks one of {self.batches:,} batches at random"
 
     def refusal(self, adjacency: Adjacency) -> str | None:
-        if adjacency is not Adjacency.REPLACE_ONE:
-            return None
-        return (
+        return adjacency.refused_exchange(
             "BallsInBins is charged by the pair of a run with a record and a run without it. Use Adjacency.ADD_REMOVE "
             "or Adjacency.ZERO_OUT, or Poisson sampling, which is proven for an exchange as well."
         )

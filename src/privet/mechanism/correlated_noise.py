@@ -62,6 +62,10 @@ class CorrelatedNoise(GaussianNoise):
     is_spherical = is_recordable = is_independent  # with a single coefficient it is Gaussian noise
 
     @property
+    def is_by_coordinate(self) -> bool:
+        return True
+
+    @property
     @abstractmethod
     def scale(self) -> float:
         """The size of Z over noise multiplier and bound."""

@@ -21,11 +21,22 @@ if TYPE_CHECKING:
 _PARTITION_CHILD = 0x70617274
 
 
+@dataclass(frozen=True, kw_only=True)
 class EpochBatches(SamplingDefaults):
-    """A sampler whose rounds are epochs, in which an example is in one of ``batches`` batches."""
+    """A sampler whose rounds are epochs, in which an example is in one of ``batches`` batches.
+
+    Attributes:
+        batches: Number of batches per epoch.
+        epochs: Number of epochs.
+        expected_batch_size: Public constant by which the noisy sum is divided.
+    """
 
     batches: int
     epochs: int
+    expected_batch_size: float
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "batches", "epochs")
 
     @property
     def num_rounds(self) -> int:
@@ -72,13 +83,6 @@ class Shuffle(DealtBatches):
         expected_batch_size: Public constant by which the noisy sum is divided; usually the public size over
             ``batches``.
     """
-
-    batches: int
-    epochs: int
-    expected_batch_size: float
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "batches", "epochs")
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -96,6 +96,8 @@ class Noise(Protocol):
         is_spherical: Whether the density depends on the l2 norm only: equal noise on every kept coordinate, in plain
             units.
         is_recordable: Whether every call of :meth:`add` is a single normal draw whose size depends on the bound only.
+        is_by_coordinate: Whether a coordinate gets normal draws of its own and nothing else, so that whoever holds some
+            coordinates of the sum can add their noise.
         is_fixed: Whether all steps have the same units, and a step releases only the sum.
         is_independent: Whether the noise of a step is independent of that of all other steps.
         scale: The size of the independent draws over noise multiplier and bound; 1 for independent noise.
@@ -114,6 +116,8 @@ class Noise(Protocol):
     def is_spherical(self) -> bool: ...
     @property
     def is_recordable(self) -> bool: ...
+    @property
+    def is_by_coordinate(self) -> bool: ...
     @property
     def is_independent(self) -> bool: ...
     @property
@@ -207,6 +211,10 @@ class MultipliedNoise(ABC):
         return False
 
     @property
+    def is_by_coordinate(self) -> bool:
+        return False
+
+    @property
     def is_independent(self) -> bool:
         return True
 
@@ -273,6 +281,10 @@ class Gaussian(GaussianNoise):
 
     @property
     def is_recordable(self) -> bool:
+        return self.is_spherical
+
+    @property
+    def is_by_coordinate(self) -> bool:
         return self.is_spherical
 
     def mean_noise(self, layout: Layout, sensitivity: Sensitivity) -> Array:

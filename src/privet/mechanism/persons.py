@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import numpy as np
 from dp_accounting import GaussianDpEvent
@@ -23,19 +23,35 @@ from privet import checks
 from privet.errors import PlanError
 from privet.mechanism.events import SampledRecordsDpEvent, flatten, fuse_gaussians
 from privet.mechanism.owners import Contribution, Owners, PersonPool, Pool, RecordPool
-from privet.mechanism.sampling import Sampling, counted
+from privet.mechanism.sampling import NoFixedBatches, Sampling, counted
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from numpy.typing import NDArray
 
+T = TypeVar("T")
+
 MOST_RECORDS = 1000
 """The largest number of kept records per person; with more, no useful guarantee is left."""
 
 
-class _OfPersons:
-    """A sampler around another one, which it forwards: its items are persons, or records of persons."""
+class _Inner(Generic[T]):
+    """An attribute of the sampler inside."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: _OfPersons, owner: type) -> T:
+        found: T = getattr(instance.sampling, self._name)
+        return found
+
+
+class _OfPersons(NoFixedBatches):
+    """A sampler around another one: its items are persons, or records of persons.
+
+    Records are chosen at random, so no batch comes back as it was.
+    """
 
     sampling: Sampling
     max_records: int
@@ -48,59 +64,16 @@ class _OfPersons:
             raise PlanError(f"{type(self).__name__} cannot contain {type(inner).__name__}: one of them is enough.")
         checks.fields(self, checks.count, "max_records")
 
-    @property
-    def num_rounds(self) -> int:
-        return self.sampling.num_rounds
-
-    @property
-    def steps_per_round(self) -> int:
-        return self.sampling.steps_per_round
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.sampling.steps_per_epoch
-
-    @property
-    def inclusion(self) -> float:
-        return self.sampling.inclusion
-
-    @property
-    def expected_batch_size(self) -> float:
-        return self.sampling.expected_batch_size
-
-    @property
-    def batch_limit(self) -> int | None:
-        return self.sampling.batch_limit
-
-    @property
-    def declared_size(self) -> int | None:
-        return self.sampling.declared_size
-
-    @property
-    def has_exact_size(self) -> bool:
-        return self.sampling.has_exact_size
-
-    @property
-    def has_independent_coins(self) -> bool:
-        return self.sampling.has_independent_coins
-
-    @property
-    def independent_rate(self) -> float | None:
-        return self.sampling.independent_rate
-
-    # Records are chosen at random, so no batch comes back as it was.
-    @property
-    def fixed_batches(self) -> int | None:
-        return None
-
-    @property
-    def same_batches_after_restart(self) -> bool:
-        return False
-
-    # No cost of correlated noise is proven for persons.
-    @property
-    def separation(self) -> int:
-        return 1
+    num_rounds = _Inner[int]()
+    steps_per_round = _Inner[int]()
+    steps_per_epoch = _Inner[int]()
+    inclusion = _Inner[float]()
+    expected_batch_size = _Inner[float]()
+    batch_limit = _Inner[int | None]()
+    declared_size = _Inner[int | None]()
+    has_exact_size = _Inner[bool]()
+    has_independent_coins = _Inner[bool]()
+    independent_rate = _Inner[float | None]()
 
     def round_batches(self, num_examples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """Yield the items of each batch of one round; their records come from the pool."""
@@ -130,7 +103,7 @@ class SampledPersons(_OfPersons):
     def __post_init__(self) -> None:
         self._check()
         batches = self.sampling.fixed_batches
-        if (batches is not None and batches > 1) or self.sampling.separation > 1:
+        if batches is not None and batches > 1:
             raise PlanError(
                 f"{type(self.sampling).__name__} deals items by their place in the data, and persons have no place: "
                 "another first record would move others. Draw persons with Poisson, FixedSize or Shuffle sampling."
@@ -139,6 +112,11 @@ class SampledPersons(_OfPersons):
     @property
     def contribution(self) -> Contribution:
         return self
+
+    # a person is one item, so two of their uses are as far apart as two of an item's
+    @property
+    def separation(self) -> int:
+        return self.sampling.separation
 
     @property
     def records_per_item(self) -> int:
@@ -195,6 +173,11 @@ class BoundedPersons(_OfPersons):
     @property
     def items_per_person(self) -> int:
         return self.max_records
+
+    # the items of a person are in batches that follow each other
+    @property
+    def separation(self) -> int:
+        return 1
 
     def around(self, sampling: Sampling) -> Sampling:
         return replace(self, sampling=sampling)

@@ -110,7 +110,23 @@ def amplified(sampling: Sampling, event: DpEvent) -> DpEvent:
     return event if isinstance(event, NonPrivateDpEvent) else sampling.amplify(event)
 
 
-class SamplingDefaults:
+class NoFixedBatches:
+    """Batches that are drawn anew: none comes back, and a record may be in any two of them."""
+
+    @property
+    def fixed_batches(self) -> int | None:
+        return None
+
+    @property
+    def same_batches_after_restart(self) -> bool:
+        return False
+
+    @property
+    def separation(self) -> int:
+        return 1
+
+
+class SamplingDefaults(NoFixedBatches):
     """Defaults that claim nothing: no limit, no declared size, no independent records, no persons, no fixed batches."""
 
     @property
@@ -131,18 +147,6 @@ class SamplingDefaults:
     @property
     def contribution(self) -> Contribution | None:
         return None
-
-    @property
-    def fixed_batches(self) -> int | None:
-        return None
-
-    @property
-    def same_batches_after_restart(self) -> bool:
-        return False
-
-    @property
-    def separation(self) -> int:
-        return 1
 
 
 class RandomBatches(SamplingDefaults, ABC):

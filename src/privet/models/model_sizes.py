@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+# Length of the gradient of a table's statistics in ``models.standardised``; a bound of a recipe's clipping.
+STATISTICS_NORM = 0.4
+
 Task = tuple[tuple[int, ...], int]
 
 _GREY_IMAGES: Task = ((1, 28, 28), 10)
@@ -49,6 +52,8 @@ MODEL_SIZES: Mapping[str, Mapping[Task, int]] = MappingProxyType(
         "minilm_lora": {_SENTENCES: 664_322},
         "convex_relu": {_GREY_IMAGES: 784_000, _COLOUR_IMAGES: 3_072_000, _CENSUS: 21_600},
         "logistic_regression": {_GREY_IMAGES: 7_850, _COLOUR_IMAGES: 30_730, _HOUSING: 9, _WINE: 12, _CENSUS: 218},
+        "table_linear": {_HOUSING: 26, _WINE: 35, _CENSUS: 435},
+        "table_curved": {_HOUSING: 226, _WINE: 235, _CENSUS: 835},
     }
 )
 

@@ -19,6 +19,7 @@ from privet.plan import Plan
 from privet.reports.audits import AuditRecord, read_audit
 from privet.reports.long_tail_pictures import read_picture
 from privet.reports.reconstruction_rows import read_rebuilt
+from privet.runs.evaluated import PrivateEvaluation, stored_evaluation
 from privet.runs.ledger_check import LedgerCheck, check_ledger
 from privet.runs.measures import Metrics
 from privet.runs.recipes.recipe import Recipe
@@ -64,6 +65,7 @@ class RunContent:
         long_tail: Public test pictures of lowest and highest loss as a data URL, if they were requested.
         rebuilt: Measures of test pictures rebuilt from gradients, if the attack was run.
         rebuilt_pictures: The rebuilt pictures as a data URL.
+        evaluation: The newest private evaluation, if there was one.
     """
 
     folder: Path
@@ -84,6 +86,7 @@ class RunContent:
     audit: AuditRecord | None = None
     rebuilt: RebuiltReport | None = None
     rebuilt_pictures: str | None = None
+    evaluation: PrivateEvaluation | None = None
 
     @property
     def title(self) -> str:
@@ -161,6 +164,7 @@ def gather(folder: str | Path) -> RunContent:
         audit=read_audit(files),
         rebuilt=read_rebuilt(files) if recipe.is_public else None,
         rebuilt_pictures=read_picture(files.reconstruction_pictures) if recipe.is_public else None,
+        evaluation=stored_evaluation(files),
     )
 
 

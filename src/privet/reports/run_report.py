@@ -10,6 +10,7 @@ from typing import Any
 from privet import __version__
 from privet.accounting.guarantee import rounded_up
 from privet.errors import CheckpointError
+from privet.reports import private_figure_rows
 from privet.reports.audits import AUDIT_HEADER, audit_note, audit_plot, audit_rows
 from privet.reports.baseline import (
     BASELINE_HEADER,
@@ -22,11 +23,13 @@ from privet.reports.baseline import (
 from privet.reports.confidence_rows import CONFIDENCE_HEADER, AttackRow, confidence_rows, membership_rows
 from privet.reports.content import RunContent, gather
 from privet.reports.differences import shown_numbers
+from privet.reports.first_page import first_page
 from privet.reports.page import load_template
 from privet.reports.reconstruction_rows import REBUILT_HEADER, rebuilt_note, rebuilt_rows
 from privet.reports.statement import attack_bounds, percent, promise, terms
 from privet.runs.ledger_check import lost_steps_text
 from privet.runs.measures import Measure
+from privet.runs.recipes.data_sheet import DataSheet
 from privet.runs.run_files import write_whole
 from privet.vocabulary import Release
 
@@ -39,6 +42,8 @@ def write_report(
     *,
     content: RunContent | None = None,
     baseline: RunContent | None = None,
+    language: str = "en",
+    sheet: DataSheet | None = None,
 ) -> Path:
     """Write a run's report and return its path; ``report.html`` in the run's folder unless another is named.
 
@@ -47,6 +52,8 @@ def write_report(
         output: Path of the report.
         content: The result of ``gather(folder)``, if the caller has it already.
         baseline: A run with little or no privacy, to compare with.
+        language: The language of the first page: en, de, fr or es.
+        sheet: The data sheet of the first page; that of the recipe if not given.
 
     Raises:
         PrivetError: the folder is not a run's, the ledger's chain is broken, or the file cannot be written.
@@ -55,14 +62,41 @@ def write_report(
     path = Path(output) if output is not None else Path(folder) / REPORT_NAME
     if not path.parent.is_dir():
         raise CheckpointError(f"The report {path} cannot be written: its folder does not exist. Make it first.")
-    write_whole(path, render(content or gather(folder), baseline=baseline))
+    write_whole(path, render(content or gather(folder), baseline=baseline, language=language, sheet=sheet))
     return path
 
 
-def render(content: RunContent, *, baseline: RunContent | None = None) -> str:
+def render(
+    content: RunContent,
+    *,
+    baseline: RunContent | None = None,
+    language: str = "en",
+    sheet: DataSheet | None = None,
+) -> str:
     """Return the HTML text of a report."""
     template = load_template("report.html.j2")
-    return template.render(_values(content) | {"baseline": None if baseline is None else _baseline(content, baseline)})
+    values = _values(content) | {"baseline": None if baseline is None else _baseline(content, baseline)}
+    page = first_page(content, language=language, sheet=sheet)
+    return template.render(values | {"page": page, "contents": _contents(values)})
+
+
+# The parts of a report: anchor, heading, and the values of which one must be there for it to be shown.
+_PARTS = (
+    ("statement", "Privacy statement", ()),
+    ("ledger", "Plan and ledger", ()),
+    ("privacy", "Privacy profile and attackers", ()),
+    ("private-evaluation", "Measured privately", ("private",)),
+    ("utility", "Accuracy and budget over the run", ()),
+    ("examination", "Calibration, attacks and audits", ("confidence", "membership", "audit", "rebuilt")),
+    ("side-effects", "Differences between groups, and robustness", ("side_effects",)),
+    ("unprotected", "Unprotected diagnostics", ("unprotected_plots",)),
+    ("environment", "Origin of the run", ()),
+)
+
+
+def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return (anchor, heading) of every part that is shown."""
+    return [(anchor, name) for anchor, name, needs in _PARTS if not needs or any(values[need] for need in needs)]
 
 
 def _values(content: RunContent) -> dict[str, Any]:
@@ -86,6 +120,7 @@ def _values(content: RunContent) -> dict[str, Any]:
         "is_public": content.is_public,
         "is_own_loop": content.recipe is None,
         "unprotected_plots": _unprotected_plots(content),
+        "private": _private(content),
         "confidence": _confidence(content),
         "confidence_header": CONFIDENCE_HEADER,
         "membership": _membership(content),
@@ -143,6 +178,28 @@ def _rebuilt(content: RunContent) -> dict[str, Any] | None:
     }
 
 
+def _private(content: RunContent) -> dict[str, Any] | None:
+    """Return the content of the part on the private evaluation; None without one."""
+    found = content.evaluation
+    if found is None:
+        return None
+    header, confusion = private_figure_rows.confusion_rows(found)
+    return {
+        "warnings": found.figures.warnings,
+        "headline_header": private_figure_rows.HEADLINE_HEADER,
+        "headline": private_figure_rows.headline_rows(found),
+        "confusion_header": header,
+        "confusion": confusion,
+        "class_header": private_figure_rows.CLASS_HEADER,
+        "classes": private_figure_rows.class_rows(found),
+        "group_header": private_figure_rows.GROUP_HEADER,
+        "groups": private_figure_rows.group_rows(found),
+        "reliability_header": private_figure_rows.RELIABILITY_HEADER,
+        "reliability": private_figure_rows.reliability_rows(found),
+        "note": private_figure_rows.note(found),
+    }
+
+
 def _audit(content: RunContent) -> dict[str, Any] | None:
     if content.audit is None:
         return None
@@ -175,6 +232,8 @@ def _tiles(content: RunContent) -> list[tuple[str, str, str]]:
     """Return (name, value, note) of the headline numbers."""
     spent = content.ledger.spent
     note = "not promised" if spent.not_private_because else f"promised {rounded_up(content.promised.epsilon)}"
+    if content.ledger.further:
+        note = f"training {rounded_up(content.ledger.trained.epsilon)}, and private evaluations"
     tiles = [
         ("epsilon", rounded_up(spent.epsilon), note),
         ("delta", rounded_up(spent.delta), f"per {spent.unit.value}"),
@@ -206,6 +265,7 @@ def _measure_row(measure: Measure) -> dict[str, str]:
 def _comparison(content: RunContent) -> list[tuple[str, str, str, bool]]:
     """Return (name, planned, in the ledger, whether they agree) for every quantity of the plan."""
     ledger, promised = content.ledger, content.promised
+    total = ledger.spent.epsilon
     return [
         (
             "rounds",
@@ -216,8 +276,13 @@ def _comparison(content: RunContent) -> list[tuple[str, str, str, bool]]:
         (
             "epsilon",
             rounded_up(promised.epsilon),
-            rounded_up(ledger.spent.epsilon),
-            ledger.spent.epsilon <= promised.epsilon,
+            rounded_up(ledger.trained.epsilon),
+            ledger.trained.epsilon <= promised.epsilon,
+        ),
+        *(
+            [("epsilon with private evaluations", f"{len(ledger.further)} besides the plan", rounded_up(total), True)]
+            if ledger.further
+            else []
         ),
         ("rounds that differ from the plan", "0", f"{ledger.num_mismatches:,}", ledger.num_mismatches == 0),
         ("steps charged and not in the model", "any number", lost_steps_text(ledger), True),

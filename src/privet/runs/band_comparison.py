@@ -85,16 +85,24 @@ def best_bands(costs: Sequence[BandCost]) -> BandCost:
 def _samplings(sampling: Sampling) -> Iterator[tuple[int, Sampling]]:
     """Yield numbers of bands with a sampling of the same batches and steps that allows them."""
     num_steps = sampling.num_rounds * sampling.steps_per_round
+    around = (lambda inner: inner) if sampling.contribution is None else sampling.contribution.around
+    if sampling.contribution is not None and sampling.contribution.items_per_person > 1:
+        raise PlanError(
+            f"{type(sampling).__name__} may use records of a person in two steps that follow each other, so no cost of "
+            "correlated noise is proven. Draw persons: SampledPersons."
+        )
     if sampling.has_independent_coins:
         most = min(math.floor(1 / sampling.inclusion + 1e-9), num_steps, factorisation.MOST_BANDS)
         for bands in _powers(most):
             yield (
                 bands,
-                CyclicPoisson(
-                    groups=bands,
-                    rate=min(1.0, bands * sampling.inclusion),
-                    cycles=-(-num_steps // bands),
-                    expected_batch_size=sampling.expected_batch_size,
+                around(
+                    CyclicPoisson(
+                        groups=bands,
+                        rate=min(1.0, bands * sampling.inclusion),
+                        cycles=-(-num_steps // bands),
+                        expected_batch_size=sampling.expected_batch_size,
+                    )
                 ),
             )
     elif sampling.separation > 1:

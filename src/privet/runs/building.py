@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -213,10 +213,21 @@ def with_owners(dataset: MapDataset, persons: tuple[str, ...] | None, plan: Plan
     return PersonRecords(dataset=dataset, persons=persons)
 
 
+@runtime_checkable
+class LearnsStatistics(Protocol):
+    """A model that also learns statistics of its inputs by the steps of the run."""
+
+    def statistics_losses(self, features: Tensor) -> Tensor:
+        """Return one loss per example, which is added to that of the task."""
+        ...
+
+
 def loss_function(info: DatasetInfo, model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the function from a batch's features and labels to its losses: the model's own, if it carries one."""
     if isinstance(model, ProvenLoss):
         return model.losses
+    if isinstance(model, LearnsStatistics):
+        return lambda features, labels: info.task.losses(model(features), labels) + model.statistics_losses(features)
     return lambda features, labels: info.task.losses(model(features), labels)
 
 

@@ -108,8 +108,8 @@ def compare_persons(plan: Plan, declared: DeclaredPersons, *, epsilon: float) ->
         epsilon: Target of every way.
     """
     caps = [2**power for power in range(int(math.log2(min(_LARGEST_CAP, declared.records_each))) + 1)]
-    ways = [_sampled(plan, declared, cap) for cap in caps] + [_bounded(plan, declared, cap) for cap in caps]
-    return [_calibrated(plan, way, epsilon) for way in ways if way is not None]
+    plans = [_sampled(plan, declared, cap) for cap in caps] + [_bounded(plan, declared, cap) for cap in caps]
+    return [_calibrated(plan, each, epsilon) for each in plans if each is not None]
 
 
 def _sampled(plan: Plan, declared: DeclaredPersons, cap: int) -> SampledPersons | None:

@@ -342,6 +342,11 @@ class Tuning:
         shutil.copyfile(source.model, chosen / "model.safetensors")
         write_whole(chosen / "recipe.toml", self._trial_recipe(best.values).to_toml())
         write_whole(chosen / "statement.txt", spent.statement() + "\n")
-        told = {"guarantee": spent.to_dict(), "settings": best.values, "measure": measure.name, "value": measure.value}
-        write_json(chosen / "guarantee.json", told)
+        record = {
+            "guarantee": spent.to_dict(),
+            "settings": best.values,
+            "measure": measure.name,
+            "value": measure.value,
+        }
+        write_json(chosen / "guarantee.json", record)
         return Tuned(guarantee=spent, values=best.values, score=measure.value, measure=measure.name, folder=chosen)

@@ -121,6 +121,7 @@ class ShiftAndFlip:
             mirrored = torch.rand(size, 1, device=images.device) < 0.5
             columns = torch.where(mirrored, width - 1 - columns, columns)
         columns = columns + right.unsqueeze(1)
-        which = torch.arange(size, device=images.device).view(-1, 1, 1)
-        # advanced indices around a slice come first: [N, height, width, channel]
-        return padded[which, :, rows.unsqueeze(2), columns.unsqueeze(1)].movedim(3, 1)
+        # one number for each pixel, the same in all channels; the result lies in memory as the images do
+        pixels = (rows * padded.shape[3]).unsqueeze(2) + columns.unsqueeze(1)
+        pixels = pixels.flatten(1).unsqueeze(1).expand(-1, images.shape[1], -1)
+        return padded.flatten(2).gather(2, pixels).view(*images.shape)

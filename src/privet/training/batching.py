@@ -62,7 +62,8 @@ def check_dataset(dataset: object) -> MapDataset:
         )
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, MapDataset):
         raise DataError(
-            f"{type(dataset).__name__} cannot be sampled by index. Pass a data set with __len__ and __getitem__."
+            f"{type(dataset).__name__} cannot be sampled by index. Pass a data set with __len__ and __getitem__. A "
+            "stream becomes one by privet.datasets.RecordStream.stored(stream, folder=...), which keeps it in files."
         )
     return dataset
 

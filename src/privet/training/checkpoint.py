@@ -21,11 +21,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from privet.accounting.ledger import LedgerHead
-from privet.durable import write_durably
 from privet.errors import CheckpointError
 from privet.gradients.sharding.local import placed_like
 from privet.mechanism.clipping import State
-from privet.training.shard_files import INDEX_NAME, digest_of, read_index
+from privet.training.shard_files import INDEX_NAME, digest_of, read_index, write_part
 
 _FORMAT = 1
 _MAX_BYTES = 1 << 40
@@ -59,9 +58,9 @@ class Checkpoint:
         try:
             self._restore(model, optimizer)
         except (RuntimeError, ValueError, KeyError) as error:
-            told = " ".join(str(error).split())[:400]
+            reason = " ".join(str(error).split())[:400]
             raise CheckpointError(
-                f"The checkpoint does not fit this model and optimizer: {told} Build the model and the optimizer as "
+                f"The checkpoint does not fit this model and optimizer: {reason} Build the model and the optimizer as "
                 "they were when the run began, or start in a new folder."
             ) from error
 
@@ -90,27 +89,6 @@ class Checkpoint:
 def _tuples(group: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("params", "param_names")  # the entries that are lists to torch as well
     return {key: tuple(value) for key, value in group.items() if isinstance(value, list) and key not in kept}
-
-
-def save_checkpoint(
-    path: Path,
-    *,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    step: int,
-    steps_taken: int,
-    head: LedgerHead,
-    plan_hash: str,
-    clipping: State,
-    average: Mapping[str, Tensor],
-    noise: State | None = None,
-) -> None:
-    """Write a checkpoint durably; on failure the previous one is untouched. The arguments are those of its contents."""
-    found = contents(
-        model=model, optimizer=optimizer, step=step, steps_taken=steps_taken, head=head, plan_hash=plan_hash,
-        clipping=clipping, average=average, noise=noise,
-    )  # fmt: skip
-    write_checkpoint(path, as_bytes(*found))
 
 
 def as_bytes(body: str, tensors: Mapping[str, Tensor]) -> bytes:
@@ -185,14 +163,8 @@ def _number(value: object) -> float:
 
 
 def write_checkpoint(path: Path, data: bytes) -> None:
-    """Write the bytes of a checkpoint durably beside the old one, and swap it in."""
-    try:
-        write_durably(path, data, keep_previous=True)
-    except OSError as error:
-        raise CheckpointError(
-            f"Could not write the checkpoint {path}: {error.strerror}. The previous checkpoint is intact; free space "
-            "or fix the folder's permissions, then resume."
-        ) from error
+    """Write the bytes of a checkpoint durably beside the old one, and swap it in; on failure that one is untouched."""
+    write_part(path, data, keep_previous=True)
 
 
 def load_checkpoint(path: Path) -> Checkpoint | None:

@@ -25,7 +25,7 @@ from privet.durable import STATE_VARIABLE, state_folder, write_durably
 from privet.errors import DataError
 from privet.training.augmentation import Views
 from privet.training.persons import PersonRecords
-from privet.training.reading import HeldInMemory
+from privet.training.reading import Digested, HeldInMemory
 from privet.training.units import OneItemPerPerson
 
 _LOG = logging.getLogger("privet")
@@ -119,9 +119,11 @@ def _digest(parts: list[Tensor], salt: bytes) -> bytes:
 
 
 def _tensors_held(dataset: Any) -> list[Tensor] | None:
-    """Return the tensors that a data set's items are taken from; None if it does not hold them."""
+    """Return the tensors that a data set's items are taken from, or stand for; None if it does not hold them."""
     if isinstance(dataset, HeldInMemory):
         return list(dataset.held_tensors())
+    if isinstance(dataset, Digested):
+        return [torch.tensor(list(dataset.records_digest()), dtype=torch.uint8)]
     if isinstance(dataset, Views | OneItemPerPerson):
         return _tensors_held(dataset.dataset)
     if isinstance(dataset, PersonRecords):

@@ -8,6 +8,7 @@ import itertools
 import logging
 import math
 import os
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -111,7 +112,8 @@ class FusedNoise:
         own, other = key.spawn(2)
         secret = int(own.generate_state(1, np.uint64)[0]) - (1 << 63)
         self._state = torch.tensor([secret, 0], dtype=torch.int64, device=device)
-        self._other = TorchNoise(other, device)
+        self._own = TorchNoise(other, device)
+        self._other: Callable[[], TorchNoise] = lambda: self._own
         self._secret, self._numbers = key, itertools.count()
         self._repeating: FusedNoise | None = None
 
@@ -123,7 +125,7 @@ class FusedNoise:
 
     def join(self, graph: torch.cuda.CUDAGraph) -> None:
         """Let a graph that is about to be captured move torch's generator on; the counter moves by itself."""
-        self._other.join(graph)
+        self._other().join(graph)
 
     def new_number(self) -> int:
         """Return the next number."""
@@ -137,13 +139,14 @@ class FusedNoise:
             device = self._state.device
             self._repeating = FusedNoise(_child(self._secret, 0), device)
         self._repeating._state[1:].fill_(number << _PAIRS_BITS)
-        self._repeating._other = self._other.numbered(number)
+        # seeded once, when it is first asked for something: seeding takes longer than a draw of the kernel
+        self._repeating._other = functools.cache(lambda: self._own.numbered(number))
         return self._repeating
 
     def add_normal(self, flat: Tensor, std: float) -> None:
         """Add noise to all elements at once, and move the counter on by as many pairs as were drawn."""
         if flat.dtype != torch.float32 or not flat.is_contiguous():
-            self._other.add_normal(flat, std)
+            self._other().add_normal(flat, std)
             return
         pairs = (flat.numel() + 1) // 2
         if pairs == 0:
@@ -162,7 +165,7 @@ class FusedNoise:
     def add_share(self, part: Tensor, std: float, share: Share) -> None:
         """Add noise run by run, each number from the counter that it has in the whole vector."""
         if part.dtype != torch.float32 or not part.is_contiguous():
-            self._other.add_share(part, std, share)
+            self._other().add_share(part, std, share)
             return
         pairs, high = (share.total + 1) // 2, float(np.float32(std))
         with beside(part):

@@ -13,7 +13,7 @@ from torch import Tensor
 from privet import checks
 from privet.accounting.calibration import calibrate_noise
 from privet.accounting.ledger import Ledger, Purpose
-from privet.accounting.ledger.further_book import FurtherBook
+from privet.accounting.ledger.further_ledger import FurtherLedger
 from privet.mechanism.events import DpEvent, gaussian_event
 from privet.training.randomness import Streams
 from privet.training.release import BoundedTensors, ChargedRelease, Part
@@ -68,8 +68,8 @@ class VectorRelease:
         Edge cases: a vector of another length than the weights, or with a number that is not finite, is refused after
             the charge.
         """
-        book = FurtherBook(ledger=ledger, purpose=self.purpose, coordinates=len(weights))
-        with ChargedRelease[tuple[Tensor, ...]](book, self.event) as release:
+        round_ledger = FurtherLedger(ledger=ledger, purpose=self.purpose, coordinates=len(weights))
+        with ChargedRelease[tuple[Tensor, ...]](round_ledger, self.event) as release:
             vector = np.asarray(read(), dtype=np.float64)
             assert vector.shape == weights.shape, "a vector has one number per weight"
             assert bool(np.isfinite(vector).all()), "sums of bounded contributions are finite"

@@ -24,7 +24,7 @@ from privet.training.reading import Indices, Reader, Remote, as_it_is, reader_of
 
 # Both make processes that share no memory with this one. With the first, the death of a worker is noticed where its
 # batch is waited for, and not by an exception in the middle of an update.
-_START = next(way for way in ("forkserver", "spawn") if way in multiprocessing.get_all_start_methods())
+_START = next(method for method in ("forkserver", "spawn") if method in multiprocessing.get_all_start_methods())
 
 
 class Loader(Protocol):

@@ -40,7 +40,7 @@ from privet.training.persons import persons_of
 from privet.training.preflight.preflight import Preflight
 from privet.training.randomness import Streams
 from privet.training.reading import Indices
-from privet.training.release import Book, ChargedRelease
+from privet.training.release import ChargedRelease, RoundLedger
 from privet.training.summing import LogicalBatch, Summation, examples_at_once, usual_size
 from privet.training.telemetry import Receiver, Telemetry
 from privet.training.tracking.progress import Progress
@@ -56,7 +56,7 @@ class PreparedRun:
     Attributes:
         events, guard, engine, launcher, loader, streams, flat, updates, summation, checkpoints: Exist after ``open``.
         draw: Draws the batches of the round that begins. Exists after ``open``.
-        book: Where rounds are charged. Exists after ``open``.
+        round_ledger: Where rounds are charged. Exists after ``open``.
         awaiting_noise: Returns the clipped sum of a step with the noise that it waits for. Exists after ``open``.
         rounds_at_hand: How many charged rounds a step begins with, its own among them: those after it are read ahead.
         fixed_rule: The clipping rule of all steps; None if it changes from step to step.
@@ -70,7 +70,7 @@ class PreparedRun:
     loader: Loader
     streams: Streams
     draw: Callable[[], Iterable[Indices]]
-    book: Book
+    round_ledger: RoundLedger
     awaiting_noise: Callable[..., StepSum]
     flat: torch.Tensor
     updates: Updates
@@ -235,9 +235,9 @@ class PreparedRun:
             draws = DrawsAhead(self.draw, self.ledger)
             self.draw, self.rounds_at_hand = draws.round, 2
             self.loader.read_also(draws.upcoming)
-        self.book = self.ledger
+        self.round_ledger = self.ledger
         if shared is not None:
-            self.draw, self.book = shared.handed_out(self.draw), shared.book(self.ledger)
+            self.draw, self.round_ledger = shared.handed_out(self.draw), shared.ledger_of_ranks(self.ledger)
         self._attach(dtype)
         self.events = Events.of(self._observers(watch, preflight))
         self.summation = Summation(
@@ -357,7 +357,7 @@ class PreparedRun:
         at_hand, num_rounds = self.ledger.available, 0
         if at_hand < min(self.rounds_at_hand, rounds_left):
             num_rounds = min(max(self.rounds_per_charge, self.rounds_at_hand - at_hand), rounds_left - at_hand)
-        return ChargedRelease(self.book, self.round_event, charge=num_rounds)
+        return ChargedRelease(self.round_ledger, self.round_event, num_charged=num_rounds)
 
     def empty_batch(self, indices: Indices, index: int) -> LogicalBatch:
         """Return the batch of a step, with its clipping rule and an empty sum; its examples are unread.

@@ -26,20 +26,14 @@ from torch import Tensor
 
 from privet.errors import LoopError
 from privet.mechanism.layout import Run, Share
-from privet.mechanism.sums import NormalSource
 from privet.training.device_noise import DeviceNoise
 
 _Numbers = NDArray[np.floating[Any]]
 _MANTISSA, _ONE = np.int64((1 << 52) - 1), np.int64(0x3FF << 52)
 
 
-class NoiseSource(Protocol):
-    """A stream of normal noise that can say what it is made of."""
-
-    @property
-    def description(self) -> str:
-        """The generator, in words that go into the guarantee."""
-        ...
+class SharedSource(Protocol):
+    """A stream of normal noise of which ranks can add a part each."""
 
     def add_normal(self, flat: Tensor, std: float) -> None:
         """Add a fresh N(0, std^2) draw, its tail in double precision, to every element of a vector in place."""
@@ -54,6 +48,15 @@ class NoiseSource(Protocol):
         """
         ...
 
+
+class NoiseSource(SharedSource, Protocol):
+    """A stream of normal noise that can say what it is made of."""
+
+    @property
+    def description(self) -> str:
+        """The generator, in words that go into the guarantee."""
+        ...
+
     def join(self, graph: torch.cuda.CUDAGraph) -> None:
         """Make sure that every replay of a graph that is about to be captured draws anew, or raise RuntimeError."""
         ...
@@ -62,7 +65,7 @@ class NoiseSource(Protocol):
         """Return a number that this source has given to nobody."""
         ...
 
-    def numbered(self, number: int) -> NormalSource:
+    def numbered(self, number: int) -> SharedSource:
         """Return a stream that is the same for the same number and independent of all other draws."""
         ...
 
@@ -308,7 +311,7 @@ class HostNoise(KeystreamNoise):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SharedNoise:
+class SharedDraws:
     """Noise for the part of a sum that one rank holds: the numbers that the whole sum would get there.
 
     Guarantee:
@@ -320,12 +323,27 @@ class SharedNoise:
         share: The coordinates of this rank.
     """
 
-    source: NoiseSource
+    source: SharedSource
     share: Share
 
     def add_normal(self, flat: Tensor, std: float) -> None:
         """Add the noise of this rank's coordinates."""
         self.source.add_share(flat, std, self.share)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SharedNoise(SharedDraws):
+    """Such noise from a source that can also repeat draws: ranks that ask alike are given the same numbers."""
+
+    source: NoiseSource
+
+    def new_number(self) -> int:
+        """Return the source's next number."""
+        return self.source.new_number()
+
+    def numbered(self, number: int) -> SharedDraws:
+        """Return the part of the source's stream of a number."""
+        return SharedDraws(source=self.source.numbered(number), share=self.share)
 
 
 def _side_by_side(runs: Sequence[Run]) -> Iterator[tuple[Run, int]]:

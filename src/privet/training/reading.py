@@ -32,6 +32,15 @@ class HeldInMemory(Protocol):
         ...
 
 
+@runtime_checkable
+class Digested(Protocol):
+    """A data set that reads its records from elsewhere, and knows a digest of them all."""
+
+    def records_digest(self) -> bytes:
+        """Return the digest."""
+        ...
+
+
 class Reader(Protocol):
     """Reads batches of one data set."""
 

@@ -52,7 +52,7 @@ class Summed(Protocol[Covariant]):
         ...
 
 
-class Book(Protocol):
+class RoundLedger(Protocol):
     """Where a release is charged: the ledger of a run, or that of one of its ranks."""
 
     def reserve(self, event: DpEvent, count: int = 1) -> None:
@@ -72,7 +72,9 @@ class Book(Protocol):
         ...
 
 
-def _in_order(ledger: Book, event: DpEvent, *, charge: int, uses: int) -> Generator[None, Summed[T], Noisy[T]]:
+def _in_order(
+    ledger: RoundLedger, event: DpEvent, *, num_charged: int, num_used: int
+) -> Generator[None, Summed[T], Noisy[T]]:
     """Carry out one release, from the charge to the comparison; the caller reads and sums at the ``yield``.
 
     Guarantee:
@@ -80,20 +82,20 @@ def _in_order(ledger: Book, event: DpEvent, *, charge: int, uses: int) -> Genera
         if the noise and the bound that were really used are what was charged. A release that fails or is given up
         before the comparison leaves its rounds voided: they stay charged and cannot be used again.
     """
-    if charge:
-        ledger.reserve(event, charge)
+    if num_charged:
+        ledger.reserve(event, num_charged)
     try:
         summed = yield
         noisy = summed.add_noise()
     except GeneratorExit:  # the object was dropped; whoever holds the ledger closes or abandons it
         raise
     except BaseException as error:
-        for _ in range(uses):
+        for _ in range(num_used):
             ledger.void(_reason(error))
         raise
-    for _ in range(uses):
+    for _ in range(num_used):
         ledger.check(noisy.executed)
-    if not uses:
+    if not num_used:
         ledger.check_within(noisy.executed)
     return noisy
 
@@ -120,24 +122,26 @@ class ChargedRelease(Generic[T]):
     Guarantee: see ``_in_order``.
     """
 
-    def __init__(self, ledger: Book, event: DpEvent, *, charge: int = 1, uses: int = 1) -> None:
+    def __init__(self, ledger: RoundLedger, event: DpEvent, *, num_charged: int = 1, num_used: int = 1) -> None:
         """Charge.
 
         Args:
             ledger: The ledger of the run.
             event: The planned cost of one round.
-            charge: How many rounds to charge now; 0 if rounds that were charged in advance are left.
-            uses: How many charged rounds this release uses up; 0 for a further release of a round in use.
+            num_charged: How many rounds to charge now; 0 if rounds that were charged in advance are left.
+            num_used: How many charged rounds this release uses up; 0 for a further release of a round in use.
         """
-        self._course: Generator[None, Summed[T], Noisy[T]] = _in_order(ledger, event, charge=charge, uses=uses)
+        self._course: Generator[None, Summed[T], Noisy[T]] = _in_order(
+            ledger, event, num_charged=num_charged, num_used=num_used
+        )
         self.is_open = False
         next(self._course)
         self.is_open = True
 
     @classmethod
-    def further(cls, ledger: Book, event: DpEvent) -> Self:
+    def further(cls, ledger: RoundLedger, event: DpEvent) -> Self:
         """Return a further release of a round that is charged and in use: it charges no round and uses up none."""
-        return cls(ledger, event, charge=0, uses=0)
+        return cls(ledger, event, num_charged=0, num_used=0)
 
     def add_noise_and_compare(self, summed: Summed[T]) -> Noisy[T]:
         """Add the noise to a sum, compare it with the charge, and return the noisy value.

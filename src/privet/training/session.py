@@ -2,7 +2,9 @@
 
     charge the round -> draw the batch -> clip and sum -> add noise -> compare with the charge -> update the model
 
-``Session.steps`` charges and draws, ``Step.accumulate`` clips and sums, ``Step.update`` adds the noise and updates.
+``Session.steps`` charges and draws, ``Step.accumulate`` clips and sums, ``Step.update`` adds the noise and updates;
+words in capitals mark the lines. :mod:`privet.training.release` orders charge and comparison. An example's gradient is
+scaled in :mod:`privet.gradients.engines.clipper`; :class:`~privet.mechanism.sums.PrivateSum` writes ``p.grad``.
 Averages, telemetry, checkpoints and checks observe the loop (:mod:`privet.training.loop_events`).
 """
 
@@ -90,7 +92,7 @@ class Session(RunAccess):
             # DRAW the batches of the round, one for each of its steps.
             for place, indices in enumerate(run.draw()):
                 if place:  # the charge covers all steps of the round
-                    release = ChargedRelease.further(run.book, run.round_event)
+                    release = ChargedRelease.further(run.round_ledger, run.round_event)
                 index = ahead + rounds_used * per_round + place
                 self._open_step = step = Step(run, indices, index=index, release=release)
                 yield step  # the user's loop calls step.accumulate() and step.update()

@@ -82,7 +82,7 @@ def write_shard(folder: Path, word: str, tensors: Mapping[str, Tensor], *, rank:
             rows[name], shapes[name] = rows_held(tensor).start, list(tensor.shape)
     file = f"checkpoint-{word}-{rank}-of-{size}.safetensors"
     digest = digest_of(parts)
-    _written(folder / file, safetensors.torch.save(parts, {"digest": digest}), keep_previous=False)
+    write_part(folder / file, safetensors.torch.save(parts, {"digest": digest}), keep_previous=False)
     return Shard(file=file, digest=digest, rows=rows, shapes=shapes)
 
 
@@ -94,11 +94,11 @@ def write_index(folder: Path, body: str, shards: Sequence[Shard]) -> None:
         body: All of the checkpoint that is not a tensor.
         shards: Of all ranks, in their order.
     """
-    told = {"format": _FORMAT, "privet": body, "shards": [vars(shard) for shard in shards]}
-    content = json.dumps(told, sort_keys=True)
+    index = {"format": _FORMAT, "privet": body, "shards": [vars(shard) for shard in shards]}
+    content = json.dumps(index, sort_keys=True)
     whole = json.dumps({"content": content, "digest": hashlib.sha256(content.encode()).hexdigest()})
     path = folder / INDEX_NAME
-    _written(path, whole.encode(), keep_previous=True)
+    write_part(path, whole.encode(), keep_previous=True)
     named: set[str] = set()
     for generation in (path, path.with_name(path.name + ".1")):
         with suppress(OSError, CheckpointError, ValueError, KeyError, TypeError):
@@ -108,13 +108,18 @@ def write_index(folder: Path, body: str, shards: Sequence[Shard]) -> None:
             file.unlink(missing_ok=True)
 
 
-def _written(path: Path, data: bytes, *, keep_previous: bool) -> None:
+def write_part(path: Path, data: bytes, *, keep_previous: bool) -> None:
+    """Write a file of a checkpoint durably.
+
+    Raises:
+        CheckpointError: the disk refuses; the checkpoint before this one is untouched.
+    """
     try:
         write_durably(path, data, keep_previous=keep_previous)
     except OSError as error:
         raise CheckpointError(
-            f"Could not write {path}, a part of the checkpoint: {error.strerror}. The previous checkpoint is intact; "
-            "free space or fix the folder's permissions, then resume."
+            f"Could not write the checkpoint {path}: {error.strerror}. The previous checkpoint is intact; free space "
+            "or fix the folder's permissions, then resume."
         ) from error
 
 
@@ -145,13 +150,13 @@ def _index(path: Path) -> tuple[str, list[Shard]]:
     content = str(whole["content"])
     if hashlib.sha256(content.encode()).hexdigest() != whole["digest"]:
         raise CheckpointError("its digest is wrong")
-    told = json.loads(content)
-    if told.get("format") != _FORMAT:
+    index = json.loads(content)
+    if index.get("format") != _FORMAT:
         raise CheckpointError(
-            f"written in format {told.get('format')!r}; this version reads format {_FORMAT}. It was made by a newer "
+            f"written in format {index.get('format')!r}; this version reads format {_FORMAT}. It was made by a newer "
             "privet: update privet"
         )
-    return str(told["privet"]), [Shard.from_json(shard) for shard in told["shards"]]
+    return str(index["privet"]), [Shard.from_json(shard) for shard in index["shards"]]
 
 
 class ShardFiles(Mapping[str, Tensor]):

@@ -246,7 +246,8 @@ class LogicalBatch:
     def _was_replayed(self, batch: Any, size: int, loss_function: LossFunction) -> bool:
         limit = self._how.physical_batch_size
         limit = self._how.usual_size if size <= self._how.usual_size < limit else limit
-        outcome = self._how.launcher.add(batch, size, limit, loss_function, self._rule, self.clipped)
+        with self._how.watch.repeating():  # calls are carried out again elsewhere, with the same draws
+            outcome = self._how.launcher.add(batch, size, limit, loss_function, self._rule, self.clipped)
         if outcome is not None:
             for notify in self._how.events.batch_added:
                 notify(outcome.losses, outcome.norms, self._rule)
@@ -289,7 +290,7 @@ class LogicalBatch:
             # the program for one example says nothing of those for several
             if is_first and has_rows(batch, 1):
                 for repeated, wanted in resized(batch, 1, limit=limit):
-                    with draws.again(), without_search():
+                    with watch.repeating(), draws.again(), without_search():
                         yield repeated, wanted, wanted, True
 
     def add_clipped(self, losses: Tensor) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from privet.gradients.capture import views
 from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.capture.views import undo_of
 from privet.gradients.engines.bookkeeping import BookKeeping
@@ -77,18 +78,23 @@ def test_shared_weights_of_attention_and_of_tied_tables_are_never_written_out(
     assert not pulled
 
 
+@pytest.mark.parametrize("most_choices", [1 << 24, 0], ids=["few rows", "many rows"])
+@pytest.mark.parametrize(
+    "look_up", [lambda table, index: table[index], lambda table, index: functional.embedding(index, table)]
+)
 def test_a_table_of_relative_positions_is_carried_back_without_a_pass_for_each_example(
-    monkeypatch: pytest.MonkeyPatch,
+    look_up: Callable[[Tensor, Tensor], Tensor], most_choices: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     index = torch.randint(0, 9, (25,))
+    monkeypatch.setattr(views, "_MOST_CHOICES", most_choices)
 
     def formula(x: Tensor, table: Tensor) -> Tensor:
-        bias = table[index].view(5, 5, 2).permute(2, 0, 1).contiguous().unsqueeze(0)
+        bias = look_up(table, index).view(5, 5, 2).permute(2, 0, 1).contiguous().unsqueeze(0)
         return (x @ x.mT).unsqueeze(1) + bias
 
     model, inputs = Formula(formula, (9, 2)).double(), torch.randn(4, 5, 3, dtype=torch.float64)
-    monkeypatch.setattr("privet.gradients.engines.prepared._pull_back", None)  # autograd is not asked
+    monkeypatch.setattr("privet.gradients.engines.prepared.WayBack", None)  # autograd is not asked
     layout, rule = layout_of(model), Threshold(norm=0.3).for_groups(1)
     running = BookKeeping().start(model, [value for _, value in trainable(model)], layout)
     flat = torch.zeros(layout.num_coordinates, dtype=torch.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from privet.gradients.forms.by_rows import RowLengths, unit_directions
 from privet.gradients.forms.per_example import ConvGeometry, Convolution, Outer
 from privet.gradients.norms import kernels
 from privet.gradients.norms.conv_strategies import ConvKernel
@@ -71,6 +72,7 @@ def main() -> None:
     check_affine()
     check_scaling()
     check_clearing()
+    check_row_squares()
     print("all kernels agree")
 
 
@@ -104,6 +106,21 @@ def check_scaling() -> None:
                 # the interpreter cuts where devices round
                 allowed = product.abs() * torch.finfo(into).eps + torch.finfo(into).tiny
                 assert bool(((found.double() - product).abs() <= allowed).all()), f"{shape}, {dtype} to {into}"
+
+
+def check_row_squares() -> None:
+    """Squares of rows after a way back, of gradients as they are written and with their channels last."""
+    for rows, channels, taps in ((5, 7, 9), (3, 16, 1), (4, 130, 9)):
+        lying = torch.randn(3, 3, taps // 3, rows, channels, device=DEVICE) if taps > 1 else None
+        for gradients in (torch.randn(3, rows, channels, taps, device=DEVICE), lying):
+            if gradients is None:
+                continue
+            gradients = gradients.permute(0, 3, 4, 1, 2) if gradients is lying else gradients
+            direction = unit_directions(torch.randn(rows, channels * taps, device=DEVICE), rows)
+            coefficients = torch.rand(rows, 4, device=DEVICE) + 1
+            found = kernels.row_squares(gradients, direction, coefficients).sum(1)
+            wanted = RowLengths(direction=direction.double(), coefficients=coefficients.double())
+            close(found, wanted.square_sums(gradients.double()))
 
 
 def check_clearing() -> None:

@@ -14,6 +14,9 @@ from torch.utils.data import TensorDataset
 
 from privet.mechanism.changing_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Threshold
+from privet.mechanism.correlated_noise import BandedGaussian, BandedInverseGaussian
+from privet.mechanism.cyclic_poisson import CyclicPoisson
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.grouping import PerParameter
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
@@ -174,6 +177,19 @@ CASES = {
     "rare": Case(plan=a_plan(rate=0.03, steps=12), physical=1, evaluates=True),
     "per parameter": Case(plan=a_plan(grouping=PerParameter())),
     "adaptive": Case(plan=a_plan(clipping=AdaptiveQuantile(norm=0.7, count_noise_std=2.0))),
+    "banded": Case(
+        plan=a_plan(
+            sampling=CyclicPoisson(groups=3, rate=0.8, cycles=2, expected_batch_size=8.0),
+            noise=BandedGaussian.square_root(bands=3).with_multiplier(0.8),
+        )
+    ),
+    "inverse": Case(
+        plan=a_plan(
+            sampling=Cyclic(batches=4, epochs=2, expected_batch_size=10.0),
+            noise=BandedInverseGaussian.square_root(bands=3, batches=4, epochs=2).with_multiplier(0.8),
+            adjacency=Adjacency.ZERO_OUT,
+        )
+    ),
     "left whole": Case(shard=leaving_the_head),
     "bfloat16": Case(shard=in_bfloat16, tolerance=0.02),
 }

@@ -315,8 +315,8 @@ def dying(rank: int, size: int, folder: str, boundary: str, victim: int, at: int
     import os
     import signal
 
-    from privet.training.distributed.book import SharedBook
     from privet.training.distributed.ranks import Ranks
+    from privet.training.distributed.shared_ledger import SharedLedger
     from privet.training.folder import RunFolder
     from privet.training.updates import _EagerUpdate
 
@@ -335,9 +335,9 @@ def dying(rank: int, size: int, folder: str, boundary: str, victim: int, at: int
     model = network()
     losses = losses_of(model)
     if boundary == "before the charge":
-        SharedBook.reserve = die(SharedBook.reserve)  # type: ignore[method-assign]
+        SharedLedger.reserve = die(SharedLedger.reserve)  # type: ignore[method-assign]
     if boundary == "after the charge":
-        SharedBook.reserve = die(SharedBook.reserve, after=True)  # type: ignore[method-assign]
+        SharedLedger.reserve = die(SharedLedger.reserve, after=True)  # type: ignore[method-assign]
     if boundary == "in the forward":
         losses = die(losses)
     if boundary == "in the sum":
@@ -472,8 +472,8 @@ def test_normalisation_and_units_are_released_once_for_all_ranks() -> None:
         assert json.dumps(found[3:]) == json.dumps(alone[3:]) == "[1, 1]"
         for one, several in zip(alone[:2], found[:2], strict=True):
             assert several == pytest.approx(one, rel=1e-6)
-        for one, several in zip(alone[2], found[2], strict=True):
-            assert several == pytest.approx(one, rel=1e-9)
+        for one, several in zip(alone[2], found[2], strict=True):  # sums in single precision, in another order
+            assert several == pytest.approx(one, rel=1e-6)
 
 
 def unlike_noise(rank: int, size: int) -> Any:

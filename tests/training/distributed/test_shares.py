@@ -67,6 +67,25 @@ def test_a_share_gets_bit_for_bit_what_the_whole_vector_would_get_there(
         assert torch.equal(after, count)  # the source has moved on as far
 
 
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_share_of_a_numbered_draw_is_that_of_the_whole_draw_whenever_it_is_asked_for(
+    make: Callable[[], NoiseSource],
+) -> None:
+    total, one = 700_001, make()
+    numbers = [one.new_number() for _ in range(3)]
+    whole = torch.zeros(3, total)
+    for row, number in zip(whole, numbers, strict=True):
+        one.numbered(number).add_normal(row, 1.5)
+    assert not torch.equal(whole[0], whole[1])
+    for share in dealt(total, 3, seed=4):
+        source = SharedNoise(source=make(), share=share)
+        assert [source.new_number() for _ in range(3)] == numbers
+        for place in (0, 2, 1, 0):
+            part = torch.zeros(sum(map(len, share.runs)))
+            source.numbered(numbers[place]).add_normal(part, 1.5)
+            assert torch.equal(part, whole[place][held(share)])
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -29,6 +29,8 @@ from privet.mechanism.masking import RandomMask
 from privet.mechanism.sampling import FixedSize, Sampling
 from privet.mechanism.sums import ClippedSum
 from privet.mechanism.truncated import TruncatedPoisson
+from privet.training.augmentation import Views, mean_over_views
+from privet.training.launch.dry_run import _has_own_length
 from privet.training.launch.launcher import Replay
 from privet.training.launch.recording import Graph, Outcome, Recorder, zeros_like
 from privet.training.launch.replay import (
@@ -167,6 +169,45 @@ def test_batches_of_any_class_are_recorded_and_give_the_sums_of_plain_ones() -> 
     assert recorder.runs > 4
     for name, value in _trained(_PlainLaunch(_Plain())).items():
         assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize("launch", ["recorded", "one by one"])
+def test_several_views_of_an_example_are_recorded_and_give_the_loop_over_single_examples(launch: str) -> None:
+    recorder, model = _Plain(), _model()
+    inputs, labels = (tensor[8:40] for tensor in _data().tensors)
+    views = Views(dataset=TensorDataset(inputs, labels), transform=lambda rows: rows.cos(), num_views=3)
+    losses = mean_over_views(lambda x, y: functional.cross_entropy(model(x), y, reduction="none"))
+    chosen = _PlainLaunch(recorder) if launch == "recorded" else Eager()
+    session = privatize(
+        model, torch.optim.SGD(model.parameters(), lr=0.5), views,
+        Plan(
+            sampling=Poisson(rate=1.0, steps=5, expected_batch_size=32), clipping=Threshold(norm=0.5),
+            noise=Gaussian(noise_multiplier=0.1), delta=1e-5, adjacency=Adjacency.ADD_REMOVE, unit=Unit.RECORD,
+        ),
+        performance=Performance(physical_batch_size=9, launch=chosen),
+        seed=3,
+    )  # fmt: skip
+    with session:
+        for step in session.steps():
+            wanted = torch.zeros(sum(value.numel() for value in model.parameters()))
+            for x, y in zip(inputs, labels, strict=True):
+                loss = functional.cross_entropy(model(x.cos().unsqueeze(0)), y.unsqueeze(0))
+                found = torch.cat([each.flatten() for each in torch.autograd.grad(loss, list(model.parameters()))])
+                wanted += found * min(1.0, 0.5 / float(found.norm()))
+            step.accumulate(losses)
+            torch.testing.assert_close(step._clipped.flat, wanted, rtol=1e-5, atol=1e-6)
+            step.update()
+    assert (recorder.runs > 8) == (launch == "recorded")
+
+
+def test_times_that_a_tensor_says_are_not_recorded() -> None:
+    """As many rows as its numbers say: neither a stand-in nor a recording knows how many."""
+    rows, times = torch.randn(3, 2), torch.tensor([1, 2, 1])
+    assert not _has_own_length(torch.repeat_interleave, (rows, 2, 0), {})
+    assert not _has_own_length(Tensor.repeat_interleave, (rows,), {"repeats": 2, "dim": 0})
+    assert _has_own_length(torch.repeat_interleave, (rows, times, 0), {})
+    assert _has_own_length(Tensor.repeat_interleave, (rows,), {"repeats": times})
+    assert _has_own_length(torch.repeat_interleave, (times,), {})
 
 
 def test_padded_replays_train_the_same_weights_even_with_an_example_that_is_not_a_number() -> None:

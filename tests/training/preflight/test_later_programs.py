@@ -373,7 +373,10 @@ def test_one_example_at_a_time_may_leave_parts_of_a_model_idle() -> None:
     def losses(inputs: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(experts[int(labels[0])](inputs), labels, reduction="none")
 
-    train(experts, losses, examples(), walked, size=1)
+    with pytest.raises(UnsupportedModel, match="reads numbers of the examples into Python"):
+        train(experts, losses, examples(), walked, size=1)
+    waiver = Waiver(check=Check.READS, because="a label chooses the expert of its own example and is not kept")
+    train(experts, losses, examples(), walked, size=1, waive=[waiver])
 
 
 class Writing(nn.Module):
@@ -415,7 +418,7 @@ def into_a_weights_data(model: Writing, inputs: Tensor) -> None:
 )
 def test_a_forward_pass_that_writes_into_the_model_is_refused(write: Callable[..., None], way: Any) -> None:
     model = Writing(write)
-    with pytest.raises(UnsupportedModel, match=r"changed|earlier batch"):
+    with pytest.raises(UnsupportedModel, match=r"changed|earlier batch|mixes"):
         train(model, losses_of(model), examples(), way)
 
 

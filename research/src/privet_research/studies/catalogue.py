@@ -144,6 +144,23 @@ def _text_variants(changes: Sequence[str]) -> Callable[[Sequence[int], torch.dev
     return run
 
 
+def _band_variants(changes: Sequence[str]) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.text_bands import BandSettings, run_band_study
+        from privet_research.studies.variants import variants
+
+        base = BandSettings().shortened() if quick else BandSettings()
+        return run_band_study(variants(base, changes), seeds=seeds, device=device)
+
+    return run
+
+
+def _band_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.text_bands import band_table
+
+    return band_table(rows)
+
+
 def _text_table(rows: Sequence[Row]) -> str:
     from privet_research.studies.text_table import text_table
 
@@ -340,6 +357,14 @@ _STUDIES = (
         run=_text_variants(()),
         table=_text_table,
         vary=_text_variants,
+    ),
+    Study(
+        name="text-sst2-bands",
+        description="MiniLM on SST-2, three epochs: correlated against independent noise; needs privet[text]",
+        num_seeds=5,
+        run=_band_variants(()),
+        table=_band_table,
+        vary=_band_variants,
     ),
     Study(
         name="regression-housing",

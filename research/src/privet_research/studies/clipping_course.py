@@ -108,10 +108,10 @@ def run_course_study(settings: CourseSettings, *, seeds: Sequence[int], device: 
     train, test = on_device(first, device), on_device(split.test, device)
     for seed in seeds:
         arms = settings.arms(settings.clipping.build())
-        yield from _told(NON_PRIVATE, _open_course(settings, train, seed, device), train, test, seed)
+        yield from _rows_of(NON_PRIVATE, _open_course(settings, train, seed, device), train, test, seed)
         for name, (clipping, grouping) in arms.items():
             models = _private_course(settings, clipping, grouping, train, size, seed, device)
-            yield from _told(name, models, train, test, seed)
+            yield from _rows_of(name, models, train, test, seed)
         for cutoff in settings.cutoffs:
             clipping = KeepOrDrop(norm=settings.clipping.norm, cutoff=cutoff)
             *_, (_, model) = _private_course(settings, clipping, OneGroup(), train, size, seed, device)
@@ -139,7 +139,7 @@ def _end(model: nn.Module, train: ArrayDataset, test: ArrayDataset) -> Row:
     }
 
 
-def _told(
+def _rows_of(
     arm: str, models: Iterator[tuple[int, nn.Module]], train: ArrayDataset, test: ArrayDataset, seed: int
 ) -> Iterator[Row]:
     for epoch, model in models:

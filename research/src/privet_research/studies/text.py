@@ -167,20 +167,20 @@ AS_PRINTED = TextSettings(
 def run_text_study(settings: Sequence[TextSettings], *, seeds: Sequence[int], device: torch.device) -> Iterator[Row]:
     """Fine-tune every arm of every variant with every seed and yield one row of figures as each is known."""
     for variant in settings:
-        train, held_out, dev = _states(variant, device)
+        train, held_out, dev = sentence_states(variant, device)
         for seed in seeds:
             for arm, clipping in variant.rules.items():
                 began = time.monotonic()
-                model = _model(variant, seed).to(device)
+                model = sentence_model(variant, seed).to(device)
                 epsilon = None
-                with _products(device, tf32=variant.tf32):
+                with rounded_products(device, tf32=variant.tf32):
                     if clipping is None:
                         _train_openly(model, train, variant, seed)
                     else:
                         epsilon = _train_privately(model, train, variant, clipping, seed)
                 seconds = round(time.monotonic() - began, 1)
-                chosen_by = None if held_out is None else float(_predictions(model, held_out).is_right.mean())
-                yield from _rows(variant, arm, seed, epsilon, seconds, chosen_by, _predictions(model, dev))
+                chosen_by = None if held_out is None else float(predictions_of(model, held_out).is_right.mean())
+                yield from _rows(variant, arm, seed, epsilon, seconds, chosen_by, predictions_of(model, dev))
 
 
 def _rows(
@@ -202,7 +202,9 @@ def _rows(
         yield {"arm": SCALED, **facts, **_figures(cross_fitted(dev))}
 
 
-def _states(settings: TextSettings, device: torch.device) -> tuple[TokenStates, TokenStates | None, TokenStates]:
+def sentence_states(
+    settings: TextSettings, device: torch.device
+) -> tuple[TokenStates, TokenStates | None, TokenStates]:
     """Return what trains, what variants are chosen by (None where nothing is held out), and what is measured on."""
     whole, dev = load_sst2()
     rest, held_out = hold_out(whole, settings.num_held_out)
@@ -217,7 +219,8 @@ def _states(settings: TextSettings, device: torch.device) -> tuple[TokenStates, 
     return train, states(held_out) if settings.num_held_out else None, states(dev)
 
 
-def _model(settings: TextSettings, seed: int) -> UpperLayers:
+def sentence_model(settings: TextSettings, seed: int) -> UpperLayers:
+    """Return the trained layers with their adapters, initialised by a seed, and the new head."""
     model = MiniLm.installed().upper(settings.trained_layers, 2, head_scale=settings.head_scale)
     if settings.rank and settings.trained_layers:
         with torch.random.fork_rng(devices=[]):
@@ -227,7 +230,7 @@ def _model(settings: TextSettings, seed: int) -> UpperLayers:
 
 
 @contextmanager
-def _products(device: torch.device, *, tf32: bool) -> Iterator[None]:
+def rounded_products(device: torch.device, *, tf32: bool) -> Iterator[None]:
     """Allow rounded matrix products for a while; the engine knows of it and leaves room in its norms."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = before or (tf32 and device.type == "cuda")
@@ -250,7 +253,8 @@ def _optimizer(model: UpperLayers, settings: TextSettings) -> Optimizer:
     return AdamW(groups, weight_decay=settings.weight_decay)
 
 
-def _losses(model: nn.Module, states: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+def sentence_losses(model: nn.Module, states: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross entropy of each sentence."""
     return functional.cross_entropy(model(states, mask), labels, reduction="none")
 
 
@@ -278,7 +282,7 @@ def _train_privately(
     )
 
     def losses(states: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
-        return _losses(model, states, mask, labels)
+        return sentence_losses(model, states, mask, labels)
 
     with session:
         for step in session.steps():
@@ -301,12 +305,13 @@ def _train_openly(model: UpperLayers, train: TokenStates, settings: TextSettings
         for place, rows in enumerate(torch.split(order, settings.open_batch_size)):
             rate.set(epoch * batches + place)
             optimizer.zero_grad(set_to_none=True)
-            _losses(model, *train.take(rows)).mean().backward()  # type: ignore[no-untyped-call]
+            sentence_losses(model, *train.take(rows)).mean().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
 
 @torch.no_grad()
-def _predictions(model: UpperLayers, part: TokenStates) -> Predictions:
+def predictions_of(model: UpperLayers, part: TokenStates) -> Predictions:
+    """Return what the model says of each sentence."""
     model.eval()
     scores = [model(*part.take(rows)[:2]).double().cpu() for rows in torch.split(torch.arange(len(part)), 64)]
     return Predictions.from_logits(torch.cat(scores).numpy(), part.labels.cpu().numpy())

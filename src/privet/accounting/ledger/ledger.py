@@ -27,7 +27,8 @@ Repeating rounds with the *same* noise would not be cheaper but ruinous: any sma
 The chain shows damage and any edit of a part. It cannot stop someone who may write the file from writing another whole
 one; the head kept in checkpoints and reports is what gives that away.
 
-The other files: ``rows`` (their bytes), ``tally`` (their sum), ``views`` (for readers), ``store`` (the disk).
+The other files: ``notes`` (rows that charge nothing), ``rows`` (their bytes), ``tally`` (their sum), ``views`` (for
+readers), ``store`` (the disk).
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from __future__ import annotations
 import io
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from privet import checks
-from privet.accounting.ledger.changes import Changed, Unexplained
-from privet.accounting.ledger.evidence import Settled, Tried, Vouched
+from privet.accounting.ledger.changes import Unexplained
+from privet.accounting.ledger.notes import LedgerNotes
 from privet.accounting.ledger.processes import check_company, new_process_word, new_run_word
 from privet.accounting.ledger.rows import (
     MAX_COUNT,
@@ -64,15 +65,8 @@ from privet.accounting.ledger.rows import (
 )
 from privet.accounting.ledger.store import FileSystem, LedgerFile, PosixFileSystem, reading
 from privet.accounting.ledger.tally import AtHand, Tally, take_rows
-from privet.accounting.ledger.views import LedgerFacts, LedgerView
-from privet.errors import (
-    ArgumentError,
-    LedgerBusy,
-    LedgerError,
-    LedgerMismatch,
-    LedgerWriteError,
-    LoopError,
-)
+from privet.accounting.ledger.views import LedgerView
+from privet.errors import ArgumentError, LedgerBusy, LedgerError, LedgerMismatch, LedgerWriteError, LoopError
 from privet.mechanism.events import DpEvent, matches
 from privet.mechanism.executed import ExecutedRound, no_evidence
 
@@ -80,7 +74,7 @@ if TYPE_CHECKING:
     from privet.accounting.ledger.heads import Heads
 
 
-class Ledger(LedgerFacts):
+class Ledger(LedgerNotes):
     """What a run has spent, charged before it is spent. Made by ``in_memory``, ``create`` or ``open``.
 
     Guarantee: for everything that passed ``check``, a durable row was there before ``reserve`` returned. Nothing this
@@ -107,7 +101,7 @@ class Ledger(LedgerFacts):
         self._guard = threading.RLock()
         self._at_hand = AtHand()
         self._latest: RowMaker[Reserved] | None = None  # writes the row that was reserved last once more
-        self._matched: tuple[CodedEvent, ExecutedRound] | None = None  # that were compared last and are equal
+        self._matched: tuple[CodedEvent | None, ExecutedRound | None] = None, None  # compared last, and equal
         self._closed = False
         self._gives_back = True
         self._unrecorded_mismatch = False
@@ -240,12 +234,8 @@ class Ledger(LedgerFacts):
             if rounds > MAX_COUNT:
                 raise ArgumentError(f"count must be at most 2**53, got {rounds}.")
             row = RowMaker(Reserved(coded=CodedEvent.of(event), count=rounds))
-        check_company(self._num_processes)
-        self._check_usable()
-        with self._guard:
-            self._append(row)
-            self._at_hand.add(row.entry.coded, row.entry.count)
-            self._latest = row
+        self._charge(row, row.entry.coded, row.entry.count)
+        self._latest = row
 
     def reserve_further(self, event: DpEvent, *, purpose: Purpose, coordinates: int) -> None:
         """Charge one release besides the rounds of the plan, before it is made.
@@ -261,12 +251,15 @@ class Ledger(LedgerFacts):
         release = Further(
             purpose=purpose, coded=CodedEvent.of(event), coordinates=checks.count("coordinates", coordinates)
         )
+        self._gives_back = False
+        self._charge(RowMaker(release), release.coded, 1)
+
+    def _charge(self, row: RowMaker[Entry], coded: CodedEvent, count: int) -> None:
         check_company(self._num_processes)
         self._check_usable()
         with self._guard:
-            self._gives_back = False
-            self._append(RowMaker(release))
-            self._at_hand.add(release.coded, 1)
+            self._append(row)
+            self._at_hand.add(coded, count)
 
     def check(self, done: ExecutedRound) -> None:
         """Use up one reserved round, and refuse its release unless what was done is what was reserved.
@@ -284,9 +277,9 @@ class Ledger(LedgerFacts):
         self._check_usable()
         with self._guard:
             reserved = self._at_hand.take("check")
-            if self._matched is not None and self._matched[0] is reserved and self._matched[1] is done:
-                return  # neither changes, so neither does the answer
-            if matches(reserved.event, done.event):
+            # neither changes, so neither does the answer
+            known = self._matched[0] is reserved and self._matched[1] is done
+            if known or matches(reserved.event, done.event):
                 self._matched = reserved, done
                 return
             facts = CodedEvent.of_facts(done.event)
@@ -301,17 +294,16 @@ class Ledger(LedgerFacts):
         """
         if not isinstance(done, ExecutedRound):
             raise no_evidence(done)
-        event = done.event
         self._check_usable()
         with self._guard:
-            if any(matches(charged, event) for charged, _ in self._tally.charged):
+            if any(matches(charged, done.event) for charged, _ in self._tally.charged):
                 return
-            facts = CodedEvent.of_facts(event)
+            facts = CodedEvent.of_facts(done.event)
             self._refuse(Reserved(coded=facts, count=1), "No round of this kind was charged", facts)
 
     def _refuse(self, entry: Entry, found: str, facts: CodedEvent) -> NoReturn:
         """Charge what ran, and raise."""
-        told = (
+        message = (
             f"{found}, what ran is {facts.key.decode()}. The result must not be released. Change the plan instead of "
             "its pieces, and start a new run."
         )
@@ -319,8 +311,8 @@ class Ledger(LedgerFacts):
             self._append(RowMaker(entry))
         except LedgerWriteError as error:
             self._unrecorded_mismatch = True
-            raise LedgerMismatch(f"{told} This could not be recorded either: {error}") from error
-        raise LedgerMismatch(told)
+            raise LedgerMismatch(f"{message} This could not be recorded either: {error}") from error
+        raise LedgerMismatch(message)
 
     def void(self, reason: VoidReason) -> None:
         """Record that the oldest reserved round was begun and given up. It stays charged and cannot be run again."""
@@ -329,17 +321,6 @@ class Ledger(LedgerFacts):
         self._check_usable()
         with self._guard:
             self._append(RowMaker(Voided(coded=self._at_hand.take("void"), reason=reason)))
-
-    def note_public_change(self, reason: str, *, step: int) -> None:
-        """Record that the user is about to change the weights without private data; durable before this returns.
-
-        Args:
-            reason: The user's own words; they stand in every guarantee computed from this ledger.
-            step: Steps in the model now.
-        """
-        self._check_usable()
-        with self._guard:
-            self._append(RowMaker(Changed(reason=reason, step=step)))
 
     def note_unexplained_change(self, *, step: int) -> None:
         """Record that something that was no private step changed the weights: from here on nothing is promised.
@@ -353,26 +334,6 @@ class Ledger(LedgerFacts):
             except LedgerWriteError as error:
                 self._unrecorded_mismatch = True
                 raise LedgerMismatch(f"The weights were changed by no private step, unrecorded: {error}") from error
-
-    def note_evidence(self, *, tried: Sequence[str], settled: Sequence[str], vouched: Sequence[str]) -> None:
-        """Record what speaks for isolation of examples besides proof, each reason once; durable before this returns.
-
-        Args:
-            tried: What was tried by experiment, in words about the program.
-            settled: What is proven by now, in the words in which it was tried.
-            vouched: What the user answers for.
-        """
-        self._check_usable()
-        with self._guard:
-            for reason in settled:
-                if reason in self._tally.tried:
-                    self._append(RowMaker(Settled(reason=reason)))
-            for reason in tried:
-                if reason not in self._tally.tried:
-                    self._append(RowMaker(Tried(reason=reason)))
-            for assumption in vouched:
-                if assumption not in self._tally.vouched:
-                    self._append(RowMaker(Vouched(assumption=assumption)))
 
     def complete(self) -> None:
         """Record, durably, that the plan was carried out to its end; a bound on the end of a run holds only then.
@@ -458,6 +419,12 @@ class Ledger(LedgerFacts):
             raise LedgerError("The ledger is closed. Open it again to go on; what was charged stays charged.")
         if self._unrecorded_mismatch:
             raise LedgerMismatch("A round ran as something else than was planned. This ledger takes no more rounds.")
+
+    def _write(self, entries: Iterable[Entry]) -> None:
+        self._check_usable()
+        with self._guard:
+            for entry in entries:
+                self._append(RowMaker(entry))
 
     def _append(self, row: RowMaker[Entry]) -> None:
         """Write a row, durably, and count it."""

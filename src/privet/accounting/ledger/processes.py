@@ -30,7 +30,9 @@ def check_company(num_processes: int) -> None:
     """
     started = os.environ.get(_VARIABLE, "").strip()
     if started not in _ALONE and started != str(num_processes):
-        raise LedgerError(_told(f"the environment variable {_VARIABLE} is {started!r}", unset=f"unset {_VARIABLE}, "))
+        raise LedgerError(
+            _refusal(f"the environment variable {_VARIABLE} is {started!r}", unset=f"unset {_VARIABLE}, ")
+        )
     # Accounting does without torch; where it was never imported there is no group.
     group = sys.modules.get("torch.distributed")
     found = group.get_world_size() if group is not None and group.is_available() and group.is_initialized() else 1
@@ -40,10 +42,10 @@ def check_company(num_processes: int) -> None:
                 f"The process group changed during the run: {num_processes} ranks share its ledger, and now there are "
                 f"{found}. Leave the group alone until the run is over; what was charged stays charged."
             )
-        raise LedgerError(_told(f"torch.distributed is initialised with {found} processes", unset=""))
+        raise LedgerError(_refusal(f"torch.distributed is initialised with {found} processes", unset=""))
 
 
-def _told(found: str, *, unset: str) -> str:
+def _refusal(found: str, *, unset: str) -> str:
     return (
         f"This ledger speaks for one process, and {found}: each of them would train alone, with batches, noise and a "
         "ledger of its own, and no guarantee would speak of them together. Call torch.distributed.init_process_group() "

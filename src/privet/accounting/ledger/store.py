@@ -188,7 +188,7 @@ _MEANINGS = {
 
 
 @contextmanager
-def _told_as(kind: type[LedgerError], what: str, advice: str) -> Iterator[None]:
+def _raised_as(kind: type[LedgerError], what: str, advice: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -218,11 +218,11 @@ class LedgerFile:
         """
         draft = path.with_name(f".{path.name}.{process}.new")
         advice = "Nothing was charged. Keep the ledger on a local disk with free space."
-        with _told_as(LedgerWriteError, f"Cannot create a ledger at {path}", advice):
+        with _raised_as(LedgerWriteError, f"Cannot create a ledger at {path}", advice):
             handle = files.create(draft)
         made = cls(files=files, path=path, handle=handle)
         try:
-            with _told_as(LedgerWriteError, f"Cannot create the ledger {path}", advice):
+            with _raised_as(LedgerWriteError, f"Cannot create the ledger {path}", advice):
                 files.lock(handle)
                 made.append(first_line, at=0)
                 cls._publish(files, draft, path)
@@ -253,12 +253,12 @@ class LedgerFile:
     def open(cls, path: Path, *, files: FileSystem) -> LedgerFile:
         """Open and lock an existing ledger file; refuse links, folders, devices and files in use."""
         advice = "A run must not go on without its ledger."
-        with _told_as(LedgerError, f"Cannot open the ledger {path} for writing", advice):
+        with _raised_as(LedgerError, f"Cannot open the ledger {path} for writing", advice):
             handle = files.open(path, writable=True)
         opened = cls(files=files, path=path, handle=handle)
         try:
             _check_regular(files, handle, path)
-            with _told_as(LedgerError, f"Cannot lock the ledger {path}", "Keep it on a file system that has locks."):
+            with _raised_as(LedgerError, f"Cannot lock the ledger {path}", "Keep it on a file system that has locks."):
                 opened._lock()
         except BaseException:
             opened.release()
@@ -281,14 +281,14 @@ class LedgerFile:
         """Read the whole file from its start."""
         with (
             self._files.reader(self._handle) as reader,
-            _told_as(LedgerError, f"Cannot read the ledger {self._path}", "Check the disk."),
+            _raised_as(LedgerError, f"Cannot read the ledger {self._path}", "Check the disk."),
         ):
             yield reader
 
     def drop_unfinished(self, size: int) -> None:
         """Durably cut off an unfinished row that begins at ``size``."""
         advice = "Its last row is unfinished and must be cut off before the ledger can grow. Make it writable."
-        with _told_as(LedgerWriteError, f"Cannot write to the ledger {self._path}", advice):
+        with _raised_as(LedgerWriteError, f"Cannot write to the ledger {self._path}", advice):
             self._files.truncate(self._handle, size)
             self._files.sync(self._handle)
 
@@ -301,7 +301,7 @@ class LedgerFile:
         self._check_unchanged(at)
         advice = "Nothing was charged and nothing may run. Free space or repair the disk, then resume."
         try:
-            with _told_as(LedgerWriteError, f"Cannot write to the ledger {self._path}", advice):
+            with _raised_as(LedgerWriteError, f"Cannot write to the ledger {self._path}", advice):
                 num_written = self._files.append(self._handle, line)
                 if num_written != len(line):
                     raise OSError(errno.ENOSPC, f"only {num_written} of {len(line)} bytes were written")
@@ -315,7 +315,7 @@ class LedgerFile:
             raise LedgerWriteError(
                 f"The ledger {self._path} failed before and takes no more rows. Open it again to resume."
             )
-        with _told_as(LedgerWriteError, f"Cannot read the state of the ledger {self._path}", "Nothing was charged."):
+        with _raised_as(LedgerWriteError, f"Cannot read the state of the ledger {self._path}", "Nothing was charged."):
             state = self._files.state(self._handle)
         if state.num_names == 0:
             raise LedgerWriteError(
@@ -361,11 +361,14 @@ def _check_regular(files: FileSystem, handle: int, path: Path) -> None:
 @contextmanager
 def reading(path: Path, *, files: FileSystem) -> Iterator[BinaryIO]:
     """Open a ledger to look at it: no lock, no change."""
-    with _told_as(LedgerError, f"Cannot read the ledger {path}", "Check the path."):
+    with _raised_as(LedgerError, f"Cannot read the ledger {path}", "Check the path."):
         handle = files.open(path, writable=False)
     try:
         _check_regular(files, handle, path)
-        with files.reader(handle) as reader, _told_as(LedgerError, f"Cannot read the ledger {path}", "Check the disk."):
+        with (
+            files.reader(handle) as reader,
+            _raised_as(LedgerError, f"Cannot read the ledger {path}", "Check the disk."),
+        ):
             yield reader
     finally:
         files.close(handle)

@@ -17,8 +17,16 @@ from torch import Tensor
 
 from privet.datasets.info import Normalisation
 from privet.datasets.own.declared_table import DeclaredTable
-from privet.datasets.own.own_table import AnyColumn, ReadColumn, encoded_features, read_strictly, refuse_unreadable
-from privet.datasets.tables import CategoryColumn, NumberColumn, read_csv
+from privet.datasets.own.own_table import (
+    AnyColumn,
+    ReadColumn,
+    encoded_features,
+    is_gap,
+    read_strictly,
+    refuse_unreadable,
+)
+from privet.datasets.special_columns import GapColumn
+from privet.datasets.tables import NumberColumn, read_csv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +44,9 @@ class Gaps:
     taken_as: float | str
 
 
-def _is_gap(column: AnyColumn, word: str) -> float:
-    """Return 1 for a cell that is missing or empty, or NaN in a number column; 0 for every other."""
-    if isinstance(column, CategoryColumn):
-        # A category column may declare the empty category; then an empty cell is no gap.
-        return float(not word and word not in column.categories)
-    return float(not word or word.lower() == "nan")
+def _gap_as_number(column: AnyColumn, word: str) -> float:
+    """Return 1 for a gap that takes the default; 0 for every other cell, and for columns that show gaps."""
+    return float(not isinstance(column, GapColumn) and is_gap(column, word))
 
 
 def read_new_records(
@@ -57,18 +62,19 @@ def read_new_records(
             the cell.
     """
     found = read_strictly(path, table, table.features)
-    is_gap = read_csv(
-        path, table.schema([ReadColumn(declared=column, read=_is_gap, dtype="bool") for column in table.features])
+    gaps = read_csv(
+        path,
+        table.schema([ReadColumn(declared=column, read=_gap_as_number, dtype="bool") for column in table.features]),
     )
     filled: dict[str, NDArray[np.float64]] = {}
     for column in table.features:
-        filled[column.name] = np.where(is_gap[column.name], column.value(None), found[column.name])
+        filled[column.name] = np.where(gaps[column.name], column.value(None), found[column.name])
         refuse_unreadable(path, table, column, np.isnan(filled[column.name]), _advice)
-    return encoded_features(filled, table, normalisation), _counted(table, is_gap)
+    return encoded_features(filled, table, normalisation), _counted(table, gaps)
 
 
-def _counted(table: DeclaredTable, is_gap: Mapping[str, NDArray[np.bool_]]) -> tuple[Gaps, ...]:
-    counts = ((column, int(is_gap[column.name].sum())) for column in table.features)
+def _counted(table: DeclaredTable, gaps: Mapping[str, NDArray[np.bool_]]) -> tuple[Gaps, ...]:
+    counts = ((column, int(gaps[column.name].sum())) for column in table.features)
     return tuple(Gaps(column=column.name, count=count, taken_as=column.default) for column, count in counts if count)
 
 

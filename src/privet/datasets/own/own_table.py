@@ -53,15 +53,32 @@ class ReadColumn:
     def name(self) -> str:
         return self.declared.name
 
+    @property
+    def header(self) -> str:
+        return self.declared.header
+
     def value(self, cell: str | None) -> float:
         return self.read(self.declared, "" if cell is None else cell.strip())
 
 
 def _strictly(column: AnyColumn, word: str) -> float:
-    """Return the clamped number or the code of the category; NaN if the cell is neither."""
+    """Return the clamped number or the code of the category; NaN if the cell is neither.
+
+    A gap is the default where one was declared, in test records as in training records.
+    """
+    if column.takes_gaps and is_gap(column, word):
+        return column.value(None)
     if isinstance(column, CategoryColumn):
         return column.categories.index(word) if word in column.categories else math.nan
     return math.nan if math.isnan(column.number(word)) else column.value(word)
+
+
+def is_gap(column: AnyColumn, word: str) -> bool:
+    """Whether a stripped cell is missing or empty, or NaN in a column of numbers."""
+    if isinstance(column, CategoryColumn):
+        # A category column may declare the empty category; then an empty cell is no gap.
+        return not word and word not in column.categories
+    return not word or word.lower() == "nan"
 
 
 def _adult() -> DeclaredTable:

@@ -50,6 +50,7 @@ from privet.gradients.capture.recorded import (
     tensors_in,
 )
 from privet.gradients.capture.recurrent_layers import COMPOSITES, Composite, kept_inside
+from privet.gradients.capture.rounding import as_seen
 from privet.isolation.asking import ASKING, LENGTHS
 from privet.isolation.backward import wrapped
 from privet.isolation.follow import Follower
@@ -172,6 +173,8 @@ class Capture(TorchFunctionMode):
         if known is None or self._follows_memory:
             return self._examine(func, args, kwargs or {}, follower)
         use, statistics = known.use, None
+        if use is not None:
+            args = self._as_seen(func, args)
         try:
             if use is not None and use.has_statistics:
                 result, statistics = self._run(func, args, kwargs or {})
@@ -194,6 +197,13 @@ class Capture(TorchFunctionMode):
             recording.program.append(func)
         follower.after_known(result, is_use=use is not None)
         return result
+
+    def _as_seen(self, func: Function, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments of a layer with its examples as autocast rounds them."""
+        seen = as_seen(func, args)
+        if seen is not args and (mark := getattr(args[0], MARK, 0)):
+            setattr(seen[0], MARK, mark)
+        return seen
 
     def _has_learned_mask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether the mask of an attention is made of parameters alone: what is inside then shows its gradient."""
@@ -257,6 +267,8 @@ class Capture(TorchFunctionMode):
     ) -> Any:  # fmt: skip
         """Run an operation and find out what it did with examples and parameters."""
         place = -1 if follower is None else follower.place
+        if self.recording.tracked.keys() & map(id, args):
+            args = self._as_seen(func, args)
         try:
             result, statistics = self._run(func, args, kwargs)
         except Exception:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.nn import functional
 
 from privet.errors import NoExampleRule
 from privet.gradients.capture.autograd_graph import nodes_behind
@@ -27,7 +28,7 @@ from privet.gradients.capture.recorded import (
     tensors_in,
 )
 from privet.gradients.capture.recurrent_layers import COMPOSITES, ORDERING, PACKING, remember_order
-from privet.gradients.capture.views import Undo, undo_of
+from privet.gradients.capture.views import Undo, looked_up, undo_of
 from privet.isolation.follow import Follower
 from privet.isolation.place import Place, single
 from privet.isolation.programs import Programs
@@ -297,8 +298,16 @@ class Observer:
         follower.declare(output, place)
 
 
+_OF_EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+
+
 def _undo_of(call: Call, old: Tensor, new: Tensor) -> Undo | None:
     rest, kwargs = call.args[1:], call.kwargs
+    if call.function is functional.embedding:
+        given = {**dict(zip(_OF_EMBEDDING, call.args, strict=False)), **kwargs}
+        is_plain = given["weight"] is old and given.get("padding_idx") is None and given.get("max_norm") is None
+        is_plain = is_plain and not given.get("scale_grad_by_freq") and not given.get("sparse")
+        return looked_up(given["input"], old) if is_plain else None
     is_first = bool(call.args) and call.args[0] is old
     again = (lambda other: call.function(other, *rest, **kwargs)) if is_first else None
     return undo_of(call.function, again, old, new)

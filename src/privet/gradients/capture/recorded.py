@@ -125,6 +125,7 @@ class Use:
     handle: RemovableHandle | None = None
     is_heard: bool = False  # whether the last backward pass reached it
     heard_version: int = 0  # how often the output gradient had been written to when it arrived
+    is_released: bool = False  # its tensors were let go of
     number: int = -1  # among the uses of its forward pass
 
     @property
@@ -166,6 +167,8 @@ class Use:
 
     def hear(self, gradient: Tensor | None) -> None:
         """Take the gradient of the output, and hand the use on to whoever waits for it."""
+        if self.is_released and self.receive is None:
+            return  # a comparison runs the pass again; all gradients together would take much memory
         self.out_grad, self.is_heard = gradient, True
         self.heard_version = 0 if gradient is None else gradient._version
         if self.receive is not None and gradient is not None:
@@ -173,6 +176,7 @@ class Use:
 
     def release(self) -> None:
         """Release every tensor."""
+        self.is_released = True
         self.args, self.kwargs, self.sources, self.versions = (), {}, (), ()
         self.out_grad = self.receive = self.edge = self.statistics = None
         self.written = self.node_before = self.handle = None

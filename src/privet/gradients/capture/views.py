@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privet.gradients.forms.per_example import Explicit, Outer, PerExample
+from privet.gradients.forms.per_example import Explicit, Outer, PerExample, batched_product
 
 Undo = Callable[[PerExample], PerExample | None]
 """Turns gradients of the new tensor into gradients of the old one; None for a form it does not know."""
@@ -102,6 +102,7 @@ _PICKING: frozenset[Callable[..., Any]] = frozenset(
     ]
 )  # fmt: skip
 _MOST_PICKED = 1 << 20  # numbers: larger tensors are left to autograd
+_MOST_CHOICES = 1 << 24  # of one row for one place
 
 
 def _picked(call: Picking, old: Tensor, new: Tensor) -> Undo | None:
@@ -117,6 +118,25 @@ def _picked(call: Picking, old: Tensor, new: Tensor) -> Undo | None:
             found = part.gradients.new_zeros(len(part), old.numel())
             found.index_add_(1, origin, part.gradients.reshape(len(part), -1))
         return Explicit(gradients=found.view(len(part), *old.shape))
+
+    return undo
+
+
+def looked_up(ids: Tensor, old: Tensor) -> Undo:
+    """Rows of a table at public places, as the learned biases of relative positions."""
+    num_rows, places = old.shape[0], ids.detach().reshape(-1)
+
+    def undo(part: PerExample) -> PerExample | None:
+        if not isinstance(part, Explicit):
+            return None
+        rows = part.gradients.reshape(len(part), -1, old.shape[1])
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            if len(places) * num_rows <= _MOST_CHOICES:  # adding many rows to few is slow where it is done row by row
+                is_place = places.unsqueeze(0) == torch.arange(num_rows, device=places.device).unsqueeze(1)
+                found = batched_product(is_place.to(rows.dtype).expand(len(part), -1, -1), rows)
+            else:
+                found = rows.new_zeros(len(part), num_rows, old.shape[1]).index_add_(1, places, rows)
+        return Explicit(gradients=found)
 
     return undo
 

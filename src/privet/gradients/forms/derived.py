@@ -8,7 +8,8 @@ at a time, sent back, measured and dropped.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,6 +19,7 @@ from torch.autograd.function import BackwardCFunction
 from privet.errors import NoExampleRule
 from privet.gradients.capture.autograd_graph import nodes_behind
 from privet.gradients.engines.support import quiet_vmap
+from privet.gradients.forms.by_rows import RowLengths, full_parameter, unit_directions
 from privet.gradients.forms.per_example import Explicit, PerExample
 from privet.gradients.forms.writing import WRITERS, Writer, room_for_rounding, written_out
 from privet.gradients.norms.strategies import MAX_STORED, Squares, in_pieces, square_sums
@@ -44,10 +46,9 @@ class WayBack:
 
         Guarantee:
             Then the sum of gradients goes back to the sum of what they go back to. Python code on the way may do
-            anything with a gradient, and rounding to half precision moves a sum by more than one example may.
+            anything with a gradient, and rounding to half precision moves a sum by more than one example may. Hooks
+            on parameters are refused elsewhere; those on the tensors between are for the caller to know of.
         """
-        if any(parameter._backward_hooks for parameter in self.parameters):
-            return False
         for node in nodes_behind([self.tensor.grad_fn]):
             if isinstance(node, BackwardCFunction) or any(kind.dtype.itemsize < 4 for kind in node._input_metadata):
                 return False
@@ -89,15 +90,46 @@ class WayBack:
         found = [square_sums(part) for part in self.of_each(gradients) if part is not None]
         return torch.stack(found).sum(0) if found else gradients.new_zeros(len(gradients))
 
-    def gain(self) -> Tensor:
-        """Return how many times as large a square becomes on the way: that of the row that grows most.
+    @functools.cached_property
+    def rows_of(self) -> Tensor | None:
+        """The parameter whose rows become those of the tensor, where lengths follow from a few numbers per row."""
+        return full_parameter(self.tensor)
 
-        It says by how much rounding may grow. Signs without a pattern have a share of every direction.
+    def measure(self) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        """Return what measures gradients as they arrive at the parameters, and how many times a square may grow.
+
+        The largest growth says by how much rounding may grow.
         """
-        number = self.tensor.numel()
+        if self.rows_of is None:
+            return self.square_sums, self.gain()
+        lengths = self.row_lengths(self.rows_of)
+        return lengths.square_sums, lengths.gain
+
+    def row_lengths(self, parameter: Tensor) -> RowLengths:
+        """Find out what becomes of rows, by sending back four gradients: one outside of the plane, three within it."""
+        num_rows, kind = self.tensor.shape[0], torch.promote_types(self.tensor.dtype, torch.float32)
+        direction = unit_directions(parameter, num_rows).to(kind)
+        ones = torch.full_like(direction, direction.shape[1] ** -0.5)
+        outside = self._signs().view(direction.shape)
+        for unit in (ones, direction):
+            outside = outside - (outside * unit).sum(1, keepdim=True) * unit
+        sent = torch.stack([outside, ones, direction, ones + direction])
+        arrived = [found for found in self.of_each(sent.view(4, *self.tensor.shape)) if found is not None]
+        squares = torch.stack([found.reshape(4, num_rows, -1).square().sum(2) for found in arrived]).sum(0)
+        along, other = squares[1], squares[2]
+        across = (squares[3] - along - other) / 2
+        coefficients = torch.stack([squares[0] / outside.square().sum(1), along, across, other], 1)
+        return RowLengths(direction=direction, coefficients=coefficients)
+
+    def _signs(self) -> Tensor:
+        """Return numbers 1 and -1 without a pattern: they have a share of every direction."""
         kind = torch.promote_types(self.tensor.dtype, torch.float32)
-        signs = torch.arange(1, number + 1, device=self.tensor.device, dtype=torch.float64).mul_(_SPREAD)
-        signs = torch.where(signs.remainder_(1) < 0.5, -1.0, 1.0).to(kind).view(self.tensor.shape)
+        signs = torch.arange(1, self.tensor.numel() + 1, device=self.tensor.device, dtype=torch.float64).mul_(_SPREAD)
+        return torch.where(signs.remainder_(1) < 0.5, -1.0, 1.0).to(kind).view(self.tensor.shape)
+
+    def gain(self) -> Tensor:
+        """Return how many times as large a square becomes on the way: that of the row that grows most."""
+        number, signs = self.tensor.numel(), self._signs()
         num_rows = self.tensor.shape[0] if self.tensor.dim() > 1 else 1
         growth = signs.new_zeros(num_rows)
         for found in self.of_sum(signs):
@@ -121,7 +153,7 @@ class Derived:
     @property
     def shape_key(self) -> Hashable:
         shapes = tuple(tuple(parameter.shape) for parameter in self.way.parameters)
-        return (type(self.part).__name__, self.part.shape_key, shapes)
+        return (type(self.part).__name__, self.part.shape_key, shapes, self.way.rows_of is not None)
 
     def __len__(self) -> int:
         return len(self.part)
@@ -160,7 +192,7 @@ class Derived:
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedWritten:
-    """Write gradients out some examples at a time, send them back and measure.
+    """Write gradients out some examples at a time, and measure what they go back to.
 
     Attributes:
         by: How they are written out.
@@ -184,15 +216,16 @@ class DerivedWritten:
 
     def measure(self, part: Derived) -> tuple[Squares, PerExample]:
         """Write, send back and measure."""
-        way, size, gain = part.way, part.way.tensor.numel(), part.way.gain()
+        size = part.way.tensor.numel()
+        square_sums_of, gain = part.way.measure()
         if self.store:
             written = part.part.gradients if isinstance(part.part, Explicit) else self.by.write(part.part)
             kept = replace(part, part=Explicit(gradients=written))
-            sums = in_pieces(kept, size, lambda piece: way.square_sums(piece.part.gradients))
+            sums = in_pieces(kept, size, lambda piece: square_sums_of(piece.part.gradients))
             # sum and norm come from the same numbers, but what cancels on the way back leaves rounding
             sizes = square_sums(written).mul_(gain)
             return Squares(sums=sums, sizes=sizes, floor=torch.finfo(sizes.dtype).eps * (1 << 13)), kept
-        sums = in_pieces(part, size, lambda piece: way.square_sums(self.by.write(piece.part)))
+        sums = in_pieces(part, size, lambda piece: square_sums_of(self.by.write(piece.part)))
         room = room_for_rounding(part.part)
         assert room.sizes is not None, "sums formed by other operations leave room"
         return replace(room, sums=sums, sizes=room.sizes * gain), part

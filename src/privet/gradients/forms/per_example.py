@@ -385,12 +385,8 @@ class Convolution(_Factors):
         of an example are the batch of that convolution, which is summed over.
         """
         batch = len(self)
-        flat = self._weight_gradient(
-            self._side_by_side(self.inputs),
-            self._side_by_side(self.out_grads),
-            batch * self.geometry.groups,
-            copies=batch,
-        )
+        inputs, out_grads = self._side_by_side(self.inputs), self._side_by_side(self.out_grads)
+        flat = self._weight_gradient(inputs, out_grads, batch * self.geometry.groups, copies=batch)
         return flat.view(batch, *self.geometry.weight_shape)
 
     def _side_by_side(self, images: Tensor) -> Tensor:

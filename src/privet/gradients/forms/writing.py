@@ -53,7 +53,9 @@ class ByPatches:
     name: str = "patches"
 
     def fits(self, part: PerExample) -> bool:
-        """Where unfolding is possible."""
+        """Where unfolding is possible, and no kernel does it without."""
+        if ByKernel().fits(part):
+            return False
         return isinstance(part, Convolution) and Unfolded(by=Store(), keeps_convolution=False).fits(part)
 
     def write(self, part: Any) -> Tensor:

@@ -186,6 +186,31 @@ def conv_shift_kernel(
     tl.store(squares + example * num_tiles + tile, total)
 
 
+@triton.jit
+def row_squares_kernel(
+    gradients, direction, coefficients, found, rows, width, inner, step_example, step_row, step_in, step_out,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program per example and row: what lies in the plane of the row and what is left are squared apart."""
+    program = tl.program_id(0).to(tl.int64)
+    row = program % rows
+    place = tl.arange(0, BLOCK)
+    valid = place < width
+    base = gradients + (program // rows) * step_example + row * step_row
+    g = tl.load(base + (place // inner) * step_out + (place % inner) * step_in, mask=valid, other=0.0).to(tl.float32)
+    u = tl.load(direction + row * width + place, mask=valid, other=0.0)
+    one = 1.0 / tl.sqrt(width.to(tl.float32))
+    first = tl.sum(g, 0) * one
+    second = tl.sum(g * u, 0)
+    left = tl.where(valid, g - first * one - second * u, 0.0)
+    outside = tl.load(coefficients + row * 4)
+    along = tl.load(coefficients + row * 4 + 1)
+    across = tl.load(coefficients + row * 4 + 2)
+    other = tl.load(coefficients + row * 4 + 3)
+    total = outside * tl.sum(left * left, 0) + along * first * first + 2.0 * across * first * second
+    tl.store(found + program, tl.maximum(total + other * second * second, 0.0))
+
+
 @triton.jit(do_not_specialize=["length", "stretch", "num_stretches"])
 def row_affine_kernel(
     inputs, mean, rstd, grads, sums, length, width, stretch, num_stretches,

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from privet.gradients.norms.product_precision import convolutions_round, products_round
+
 _log = logging.getLogger("privet")
 
 
@@ -150,7 +152,7 @@ def gram_square_norms(inputs: Tensor, out_grads: Tensor, *, block: int) -> Tenso
     settings = {
         "BLOCK_T": block,
         "BLOCK_K": 32 if inputs.element_size() == 4 else 64,
-        "PRECISION": _precision(allow_tf32=torch.backends.cuda.matmul.allow_tf32),
+        "PRECISION": _precision(allow_tf32=products_round()),
         "num_warps": 8 if block >= 128 else 4,
         "num_stages": 3,
     }
@@ -225,7 +227,7 @@ def conv_square_norms(
         "BLOCK_O": block_o,
         "BLOCK_N": block_n,
         "BLOCK_T": _block_of_positions(out_grads),
-        "PRECISION": _precision(allow_tf32=torch.backends.cudnn.allow_tf32),
+        "PRECISION": _precision(allow_tf32=convolutions_round()),
         "num_warps": 8 if block_n == 128 and block_o == 64 else 4,
         "num_stages": 3,
     }
@@ -255,12 +257,38 @@ def _shifted_square_norms(
         "BLOCK_O": block_o,
         "BLOCK_C": block_c,
         "BLOCK_T": _block_of_positions(out_grads),
-        "PRECISION": _precision(allow_tf32=torch.backends.cudnn.allow_tf32),
+        "PRECISION": _precision(allow_tf32=convolutions_round()),
         "num_warps": 4,
         "num_stages": 3,
     }
     launch(_module().conv_shift_kernel, (num_tiles, batch), arguments, settings)
     return squares.sum(1), stored.permute(0, 3, 4, 1, 2) if store else None
+
+
+def row_squares(gradients: Tensor, direction: Tensor, coefficients: Tensor) -> Tensor:
+    """Return a quadratic form of each row of many gradients; see :class:`privet.gradients.forms.by_rows.RowLengths`.
+
+    Shapes: ``gradients [batch, rows, ...]``, ``direction [rows, width]``, ``coefficients [rows, 4]``; result
+    ``[batch, rows]``. Gradients whose channels come last in memory are read as they lie.
+    """
+    batch, rows = gradients.shape[:2]
+    flat = gradients.flatten(3) if gradients.dim() > 3 else gradients
+    if flat.dim() == 4 and flat.stride(2) == 1:
+        inner, step_in, step_out = flat.shape[2], 1, flat.stride(3)
+        direction = direction.view(rows, inner, -1).mT
+    else:
+        flat = gradients.reshape(batch, rows, -1).contiguous()
+        inner, step_in, step_out = flat.shape[2], 1, 0
+    width = direction.numel() // rows
+    found = torch.empty(batch, rows, device=gradients.device, dtype=torch.float32)
+    arguments = (
+        flat, direction.contiguous(), coefficients.contiguous(), found, rows, width, inner, flat.stride(0),
+        flat.stride(1), step_in, step_out,
+    )  # fmt: skip
+    block = max(16, 1 << (width - 1).bit_length())
+    settings = {"BLOCK": block, "num_warps": 8 if block >= 4096 else 4 if block >= 512 else 1}
+    launch(_module().row_squares_kernel, (batch * rows,), arguments, settings)
+    return found
 
 
 def row_affine_sums(inputs: Tensor, mean: Tensor, rstd: Tensor, out_grads: Tensor) -> tuple[Tensor, Tensor]:

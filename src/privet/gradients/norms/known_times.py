@@ -25,6 +25,7 @@ import torch
 from privet.durable import cache_folder, write_durably
 from privet.gradients.forms.per_example import PerExample
 from privet.gradients.norms.budgets import Tried
+from privet.gradients.norms.product_precision import convolutions_round, products_round
 from privet.gradients.norms.strategies import Strategy
 
 _log = logging.getLogger("privet")
@@ -116,7 +117,7 @@ def _checked(row: Sequence[object]) -> _Row:
 
 def _key(options: Sequence[Strategy], part: PerExample, counts_launches: bool) -> str:
     rounded = 1 << round(math.log2(max(1, len(part))))
-    precision = (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
+    precision = (products_round(), convolutions_round())
     about = [type(part).__name__, part.shape_key, rounded, *map(repr, options), counts_launches, *precision]
     return _digest(about)
 

@@ -23,6 +23,7 @@ from privet.gradients.forms.per_example import (
     is_half,
 )
 from privet.gradients.norms import kernels
+from privet.gradients.norms.product_precision import convolutions_round, products_round
 
 # Largest number of elements written at once while norms are measured, and kept per layer until factors are known.
 _MAX_SCRATCH = 1 << 24
@@ -65,7 +66,7 @@ def hedged(sums: Tensor, sizes: Tensor, num_positions: int, factor: Tensor, *, c
     if is_half(factor):
         margin = 2.0**-6  # weighted factors are rounded to 8 bits
     elif factor.is_cuda and factor.dtype == torch.float32:
-        is_reduced = torch.backends.cuda.matmul.allow_tf32 or (convolves and torch.backends.cudnn.allow_tf32)
+        is_reduced = products_round() or (convolves and convolutions_round())
         # tf32 keeps 10 bits, and hardware cuts the rest off, so that errors do not average out
         margin = 2.0**-8 if is_reduced else 0.0
     elif factor.dtype == torch.float32:

@@ -124,9 +124,9 @@ class ScatteredSum:
             yield
 
     def is_any(self, flag: bool) -> bool:
-        told = torch.tensor([int(flag)], device=self._sharded.device)
-        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group)
-        return bool(told.item())
+        found = torch.tensor([int(flag)], device=self._sharded.device)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
+        return bool(found.item())
 
 
 def _buckets(places: Sequence[_Place], groups: Sequence[object]) -> Iterator[list[_Place]]:

@@ -232,7 +232,9 @@ def _check_length(args: Any, plan: Plan) -> None:
             f"max_steps={args.max_steps}, but the plan has {plan.num_steps} steps, for which its noise was made. Leave "
             "it out, or make the plan with so many steps."
         )
-    if args.num_train_epochs != _DEFAULT_EPOCHS and abs(args.num_train_epochs - epochs) > 0.5:
+    # a plan rounds its steps up, and those of one epoch to the nearest number
+    is_rounded = abs(args.num_train_epochs / plan.sampling.inclusion - plan.num_steps) <= 1
+    if args.num_train_epochs != _DEFAULT_EPOCHS and abs(args.num_train_epochs - epochs) > 0.5 and not is_rounded:
         raise ArgumentError(
             f"num_train_epochs={args.num_train_epochs}, but the plan has {plan.num_steps} steps, {epochs:.3g} epochs. "
             "Leave it out, or make the plan with so many epochs."

@@ -78,9 +78,9 @@ class FineTuning:
         try:
             return kind.from_pretrained(str(self.model), **given)
         except (OSError, ValueError) as error:
-            told = " ".join(str(error).split())[:300]
+            reason = " ".join(str(error).split())[:300]
             raise UnsupportedModel(
-                f"{self.model} is not the folder of a model with tokenizer and weights in safetensors: {told}"
+                f"{self.model} is not the folder of a model with tokenizer and weights in safetensors: {reason}"
             ) from error
 
     def _adapted(self, model: Any, task: Any) -> Any:

@@ -16,6 +16,7 @@ from privet.mechanism.ablations import NoNoise
 from privet.mechanism.sampling import Sampling
 from privet.models.model_sizes import MODEL_SIZES
 from privet.plan import Plan
+from privet.runs.recipes.data_sheet import DataSheet
 from privet.runs.recipes.declared_size import with_fields
 from privet.runs.recipes.evaluation_settings import EvaluationSettings
 from privet.runs.recipes.image_settings import ImageSettings
@@ -37,6 +38,7 @@ FREE_ON_RESUME = (
     "evaluation.epsilon",
     "evaluation.groups",
     "evaluation.loss_clip",
+    *(f"data_sheet.{name}" for name in DataSheet.model_fields),
 )
 
 
@@ -103,6 +105,7 @@ class Recipe(Table):
     images: ImageSettings | None = None
     pretraining: PretrainingSettings | None = None
     evaluation: EvaluationSettings | None = None
+    data_sheet: DataSheet | None = None
     privacy: PrivacySettings
     training: TrainingSettings
 

@@ -138,6 +138,16 @@ def schema_of_public_sample(
     return TableSchema(targets=wanted, columns=columns, left_out=tuple(left_out))
 
 
+def written(schema: TableSchema) -> str:
+    """Return a schema as a file; its size is left to fill in."""
+    values = [column.model_dump(exclude_none=True) for column in (*schema.columns, *schema.targets)]
+    lines = [
+        f"  {{ {', '.join(f'{key} = {json.dumps(value, ensure_ascii=False)}' for key, value in one.items())} }},"
+        for one in values
+    ]
+    return "\n".join(["train_size = ?  # about how many records, as a public number", "columns = [", *lines, "]"])
+
+
 def schema_to_write(
     path: str | os.PathLike[str], *, targets: Sequence[str], delimiter: str, person: str | None = None
 ) -> str:
@@ -151,7 +161,7 @@ def schema_to_write(
     """
     header = read_header(path, targets=targets, delimiter=delimiter)
     features = [
-        f"  {{ name = {json.dumps(name, ensure_ascii=False)}, low = ?, high = ? }},"
+        f"  {{ name = {json.dumps(name, ensure_ascii=False)}, {_guess(name)} }},"
         for name in header
         if name and name not in (*targets, person)
     ]
@@ -165,12 +175,24 @@ def schema_to_write(
             "train_size = ?  # about how many records, as a public number",
             "columns = [",
             '  # words instead of numbers: categories = ["red", "blue"]; remove a line to leave a column out',
+            '  # ordered words: ordered = ["mild", "severe"]; dates: dates = "%Y-%m-%d", earliest = "?", latest = "?"',
+            "  # cells that are often empty: gaps = true shows the model where they are",
             "  # an empty or unreadable cell becomes low, or the first category; say default = 40 for something else",
             *features,
             *wanted,
             "]",
         ]
     )
+
+
+def _guess(name: str) -> str:
+    """Return what to declare for a column, guessed from its name alone."""
+    words = set(re.findall(r"[a-z]+", name.lower()))
+    if words & {"date", "day", "dob", "birthday", "admitted", "discharged"}:
+        return 'dates = "%Y-%m-%d", earliest = "?", latest = "?"'
+    if words & {"type", "kind", "class", "status", "region", "ward", "country", "sex", "gender", "group", "category"}:
+        return 'categories = ["?", "?"]'
+    return "low = ?, high = ?"
 
 
 def _no_classes(path: str | os.PathLike[str], target: str, num_values: int) -> str:

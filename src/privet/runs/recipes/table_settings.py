@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 from pydantic import Field
@@ -9,6 +10,7 @@ from pydantic import Field
 from privet.datasets.csv_records import MAX_RECORD_LENGTH
 from privet.datasets.info import DatasetInfo
 from privet.datasets.own.declared_table import DeclaredTable, Target
+from privet.datasets.special_columns import DateColumn, GapColumn, OrdinalColumn, day
 from privet.datasets.tables import CategoryColumn, NumberColumn
 from privet.errors import ArgumentError, RecipeError
 from privet.runs.recipes.training_settings import Count, Inside, Positive, Table
@@ -18,22 +20,44 @@ HOW_TO_PREDICT_NUMBERS = "To predict numbers, declare the range of the target: l
 
 
 class ColumnSettings(Table):
-    """One declared column: ``low`` and ``high`` of its numbers, or its ``categories``.
+    """One declared column: ``low`` and ``high`` of its numbers, ``categories``, ``ordered`` words, or ``dates``.
 
     Attributes:
         name: The name in the header line.
         low: Lower end of the range; smaller numbers are clamped to it.
         high: Upper end of the range; larger numbers are clamped to it.
         categories: Every value that the column may hold.
+        ordered: Every word that the column may hold, the least first: learned as numbers from 0 on.
+        dates: Format of its dates, such as "%Y-%m-%d": learned as days since ``earliest``.
+        earliest: The first date; earlier ones are clamped to it.
+        latest: The last date; later ones are clamped to it.
         default: Value for an empty or unreadable cell of a training record, and for an empty cell of a record to
-            predict: ``low``, or the first category, if not given.
+            measure or to predict. Not given, it is ``low``, the first category or the earliest date for training and
+            prediction, and measuring refuses such a cell.
+        gaps: Whether empty cells are expected and shown to the model: by a column of their own beside numbers, or a
+            category of their own.
     """
 
     name: str
     low: Finite | None = None
     high: Finite | None = None
     categories: list[str] | None = None
+    ordered: list[str] | None = None
+    dates: str | None = None
+    earliest: str | None = None
+    latest: str | None = None
     default: Finite | str | None = None
+    gaps: bool | None = None
+
+    def columns(self, *, decimal: str = ".") -> tuple[NumberColumn | CategoryColumn, ...]:
+        """Return the declared column, and the column that shows its gaps if that is declared.
+
+        Raises:
+            RecipeError: its values contradict.
+        """
+        column = self.column(decimal=decimal)
+        shows = bool(self.gaps) and isinstance(column, NumberColumn)
+        return (column, GapColumn.showing(column)) if shows and isinstance(column, NumberColumn) else (column,)
 
     def column(self, *, decimal: str = ".") -> NumberColumn | CategoryColumn:
         """Return the declared column, whose numbers have this decimal mark.
@@ -41,22 +65,81 @@ class ColumnSettings(Table):
         Raises:
             RecipeError: it is declared as neither or both of numbers and categories, or its values contradict.
         """
+        ways: dict[str, Callable[[str], NumberColumn | CategoryColumn]] = {
+            "low": self._number,
+            "categories": self._category,
+            "ordered": self._ordinal,
+            "dates": self._date,
+        }
+        chosen = [way for name, way in ways.items() if getattr(self, name) is not None]
+        if (self.high is not None and self.low is None) or len(chosen) != 1:
+            raise RecipeError(self._how_to_declare())
         try:
-            if self.categories and self.low is None and self.high is None:
-                default = self.categories[0] if self.default is None else str(self.default)
-                return CategoryColumn(name=self.name, categories=tuple(self.categories), default=default)
-            if self.low is not None and self.high is not None and self.low < self.high and self.categories is None:
-                if isinstance(self.default, str):
-                    raise RecipeError(f"table: the default of the column {self.name!r} must be a number.")
-                default_number = self.low if self.default is None else self.default
-                return NumberColumn(
-                    name=self.name, low=self.low, high=self.high, default=default_number, decimal=decimal
-                )
+            return chosen[0](decimal)
+        except RecipeError:
+            raise
         except ArgumentError as error:
             raise RecipeError(f"table: {error}") from error
-        raise RecipeError(
-            f"table: the column {self.name!r} needs either low and high, the smaller first, or a list of categories."
+
+    def _how_to_declare(self) -> str:
+        return (
+            f"table: the column {self.name!r} needs either low and high, the smaller first, or a list of categories, "
+            "or a list of ordered words, or dates with earliest and latest."
         )
+
+    @property
+    def _takes_gaps(self) -> bool:
+        return self.default is not None or bool(self.gaps)
+
+    def _number(self, decimal: str) -> NumberColumn:
+        if self.low is None or self.high is None or not self.low < self.high:
+            raise RecipeError(self._how_to_declare())
+        if isinstance(self.default, str):
+            raise RecipeError(f"table: the default of the column {self.name!r} must be a number.")
+        default = self.low if self.default is None else self.default
+        return NumberColumn(
+            name=self.name, low=self.low, high=self.high, default=default, decimal=decimal, takes_gaps=self._takes_gaps
+        )
+
+    def _category(self, decimal: str) -> CategoryColumn:
+        words = tuple(self.categories or ())
+        if not words:
+            raise RecipeError(self._how_to_declare())
+        if self.gaps and "" not in words:
+            words = (*words, "")
+        default = ("" if self.gaps else words[0]) if self.default is None else str(self.default)
+        return CategoryColumn(name=self.name, categories=words, default=default, takes_gaps=self._takes_gaps)
+
+    def _ordinal(self, decimal: str) -> NumberColumn:
+        words = tuple(self.ordered or ())
+        default = words[0] if self.default is None and words else self.default
+        if len(words) < 2 or len(set(words)) < len(words) or default not in words:
+            raise RecipeError(
+                f"table: the column {self.name!r} needs at least two different ordered words, and its default must be "
+                "one of them."
+            )
+        return OrdinalColumn(
+            name=self.name, low=0.0, high=len(words) - 1.0, default=float(words.index(str(default))), ordered=words,
+            takes_gaps=self._takes_gaps,
+        )  # fmt: skip
+
+    def _date(self, decimal: str) -> NumberColumn:
+        if self.dates is None or self.earliest is None or self.latest is None:
+            raise RecipeError(
+                f'table: the column {self.name!r} of dates needs dates = "%Y-%m-%d", earliest and latest, as in '
+                'earliest = "2015-01-01".'
+            )
+        first = day(self.name, self.earliest, self.dates)
+        span = (day(self.name, self.latest, self.dates) - first).days
+        if span < 1:
+            raise RecipeError(f"table: the column {self.name!r} needs an earliest date before the latest.")
+        at = 0.0
+        if self.default is not None:
+            at = float((day(self.name, str(self.default), self.dates) - first).days)
+        return DateColumn(
+            name=self.name, low=0.0, high=float(span), default=at, form=self.dates, earliest=first,
+            takes_gaps=self._takes_gaps,
+        )  # fmt: skip
 
 
 class TargetSettings(ColumnSettings):
@@ -148,7 +231,7 @@ class TableSettings(Table):
                 f"table: {self.decimal!r} cannot be both the delimiter and the decimal mark. Set another delimiter."
             )
         try:
-            features = tuple(settings.column(decimal=self.decimal) for settings in self.columns)
+            features = tuple(column for settings in self.columns for column in settings.columns(decimal=self.decimal))
             return DeclaredTable(
                 features=features,
                 targets=tuple(settings.target(decimal=self.decimal) for settings in self.all_targets),

@@ -37,13 +37,13 @@ def model_digest(model: nn.Module) -> str:
 def optimizer_digest(optimizer: Optimizer) -> str:
     """Return the digest of an optimizer's settings and state."""
     saved = optimizer.state_dict()
-    told = hashlib.blake2b(repr(_plain(saved["param_groups"])).encode(), digest_size=16)
-    told.update(type(optimizer).__qualname__.encode())
+    digest = hashlib.blake2b(repr(_plain(saved["param_groups"])).encode(), digest_size=16)
+    digest.update(type(optimizer).__qualname__.encode())
     for index, values in sorted(saved["state"].items()):
         tensors = [(f"{index}.{name}", value) for name, value in sorted(values.items()) if isinstance(value, Tensor)]
         others = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
-        told.update(digest_of(tensors).encode() + repr(_plain(others)).encode())
-    return told.hexdigest()
+        digest.update(digest_of(tensors).encode() + repr(_plain(others)).encode())
+    return digest.hexdigest()
 
 
 def _plain(value: Any) -> Any:

@@ -53,6 +53,10 @@ class SentDraws:
             self._ranks.tensor_of_first_(draws)
             part.add_(draws)
 
+    def add_share(self, part: Tensor, std: float, share: Share) -> None:
+        """Refuse: rank 0 would have to draw and send the noise of all shards; see :func:`agreed_noise`."""
+        raise LoopError("Ranks that draw noise for shards of a sum must draw it alike.")
+
 
 class NoiseOfRankZero(SentDraws):
     """Noise that rank 0 draws and sends, for ranks whose devices or libraries round differently."""
@@ -79,10 +83,6 @@ class NoiseOfRankZero(SentDraws):
         """Return the source's stream of a number, sent in the same way."""
         return SentDraws(self._source.numbered(number), self._ranks)
 
-    def add_share(self, part: Tensor, std: float, share: Share) -> None:
-        """Refuse: rank 0 would have to draw and send the noise of all shards; see :func:`agreed_noise`."""
-        raise LoopError("Ranks that draw noise for shards of a sum must draw it alike.")
-
 
 def agreed_noise(
     source: NoiseSource, ranks: Ranks, device: torch.device, dtype: torch.dtype, *, is_sharded: bool
@@ -99,8 +99,8 @@ def agreed_noise(
     if device.type != "mps":
         trial.add_normal(counts, 1.0)
     found = [trial.description, digest_of([("draws", draws), ("counts", counts)])]
-    told = ranks.meet(Point.OPENING, note=json.dumps(found).encode())
-    is_alike = all(each == told[0] for each in told)
+    answers = ranks.meet(Point.OPENING, note=json.dumps(found).encode())
+    is_alike = all(each == answers[0] for each in answers)
     if not is_alike and is_sharded:
         raise RanksDisagree(
             "The ranks round the numbers of their noise differently: their devices, drivers or libraries differ. Each "

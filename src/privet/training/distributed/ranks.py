@@ -107,8 +107,8 @@ class Ranks:
             return error
         try:
             self._exchange(point, b"", b"", error=error)
-        except BaseException as told:  # noqa: BLE001 -- of whatever kind: it is what every rank raises
-            return told
+        except BaseException as raised:  # noqa: BLE001 -- of whatever kind: it is what every rank raises
+            return raised
         raise AssertionError("a meeting with an error raises")
 
     def let_go(self) -> None:
@@ -127,23 +127,23 @@ class Ranks:
         try:
             yield
         except BaseException as error:
-            told = self.tell(point, error)
-            if told is error:
+            raised = self.tell(point, error)
+            if raised is error:
                 raise
-            raise told from error
+            raise raised from error
         self.meet(point)
 
     def _exchange(self, point: Point, facts: bytes, note: bytes, *, error: BaseException | None) -> Sequence[bytes]:
         if self._is_over:
             raise RankError("The ranks of this run have stopped. Start the run anew; what was charged stays charged.")
-        told = b"" if error is None else _worded(error)
-        head = [_POINTS.index(point), len(told), len(note), *_digest(facts)]
+        words = b"" if error is None else _worded(error)
+        head = [_POINTS.index(point), len(words), len(note), *_digest(facts)]
         try:
             with _reaching(point.value):
                 self._check_world()
                 heads = np.stack([found.numpy() for found in self._gathered(torch.tensor(head, dtype=torch.int64))])
                 if heads[:, 1].any():
-                    raise self._failure(self._all_bytes(told, heads[:, 1]), error)
+                    raise self._failure(self._all_bytes(words, heads[:, 1]), error)
                 self._compare(heads, facts)
                 return self._all_bytes(note, heads[:, 2]) if heads[:, 2].any() else ()
         except BaseException:
@@ -258,8 +258,8 @@ def _worded(error: BaseException) -> bytes:
     """
     name = type(error).__name__
     is_known = isinstance(error, PrivetError)
-    told = str(error)[:_MOST_BYTES] if is_known else f"it raised {name}, and its own output says why."
-    return json.dumps({"kind": name, "told": told}).encode()
+    words = str(error)[:_MOST_BYTES] if is_known else f"it raised {name}, and its own output says why."
+    return json.dumps({"kind": name, "told": words}).encode()
 
 
 def _difference(found: Sequence[Facts]) -> str:

@@ -160,11 +160,11 @@ def check_shardable(plan: Plan, launch: Launch) -> None:
             "rank of a sharded model holds some rows of each parameter. Train sharded models without a mask, or the "
             "model unsharded."
         )
-    if not plan.noise.is_recordable:
+    if not plan.noise.is_by_coordinate:
         raise PlanError(
             f"{type(plan.noise).__name__} draws its noise for the whole sum or in its units, and a rank of a sharded "
-            "model holds some rows of each parameter. Use pv.noise.Gaussian(), whose draws belong to single "
-            "coordinates, or train the model unsharded."
+            "model holds some rows of each parameter. Use pv.noise.Gaussian() or correlated noise, whose draws belong "
+            "to single coordinates, or train the model unsharded."
         )
     if plan.release is Release.LAST_ITERATE:
         raise PlanError(

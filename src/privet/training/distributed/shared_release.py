@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from privet.accounting.ledger import Ledger
-from privet.training.distributed.book import SharedBook
 from privet.training.distributed.digests import digest_of
 from privet.training.distributed.noise import agreed_noise
 from privet.training.distributed.ranks import Point, Ranks, ranks_of
+from privet.training.distributed.shared_ledger import SharedLedger
 from privet.training.randomness import NoiseSource, Streams
-from privet.training.release import Book
+from privet.training.release import RoundLedger
 
 _SECRET_BYTES = 32
 
@@ -47,13 +47,13 @@ class SharedRelease:
         """Return a new ledger in memory, named after the constants of the release."""
         return Ledger.in_memory(words, num_processes=1 if self.ranks is None else self.ranks.size)
 
-    def book(self, ledger: Ledger) -> Book:
+    def ledger_of_ranks(self, ledger: Ledger) -> RoundLedger:
         """Return where the release is charged."""
         if self.ranks is None:
             return ledger
         words = f"{self.ranks.size} ranks made a release together, and nobody else read or changed their messages"
         ledger.note_evidence(tried=(), settled=(), vouched=(words,))
-        return SharedBook(ledger=ledger, ranks=self.ranks)
+        return SharedLedger(ledger=ledger, ranks=self.ranks)
 
     def source(
         self, device: torch.device, dtype: torch.dtype, *, seed: int | None, data: dict[str, Tensor]

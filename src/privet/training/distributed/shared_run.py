@@ -15,10 +15,10 @@ from privet import __version__
 from privet.accounting.ledger import Ledger
 from privet.training.checkpoint import read_checkpoint
 from privet.training.data_seal import data_digest
-from privet.training.distributed.book import SharedBook
 from privet.training.distributed.drawing import SharedDraws
 from privet.training.distributed.noise import agreed_noise
 from privet.training.distributed.ranks import Facts, Point, Ranks
+from privet.training.distributed.shared_ledger import SharedLedger
 from privet.training.distributed.shared_step import SharedStepSum, SumOverRanks, state_facts
 from privet.training.distributed.shared_telemetry import SharedTelemetry
 from privet.training.randomness import Streams
@@ -53,7 +53,7 @@ class SharedRun:
             lets_go: Whether nobody needs the ranks when the run is over.
         """
         self.ranks, self._lets_go = ranks, lets_go
-        self._key, self._told = b"", ""
+        self._key, self._assumption = b"", ""
         self._draws: SharedDraws
         self._sum: SumOverRanks
 
@@ -83,7 +83,7 @@ class SharedRun:
         devices = self.ranks.meet(Point.OPENING, self._facts(run), note=_device_name(run.device).encode())
         names = dict.fromkeys(name.decode() for name in devices)
         places = f"{', '.join(names)}"[:80]
-        self._told = (
+        self._assumption = (
             f"{self.ranks.size} ranks ({places}) trained together, and nobody else read or changed the messages "
             "between them"
         )
@@ -142,9 +142,9 @@ class SharedRun:
         """Return a function that hands out parts, some of which were drawn before."""
         return lambda: self._draws.handed_out(draw)
 
-    def book(self, ledger: Ledger) -> SharedBook:
+    def ledger_of_ranks(self, ledger: Ledger) -> SharedLedger:
         """Return the ledger that steps are charged to."""
-        return SharedBook(ledger=ledger, ranks=self.ranks)
+        return SharedLedger(ledger=ledger, ranks=self.ranks)
 
     def summing(self, run: PreparedRun, recorder: EvidenceRecorder) -> SumOverRanks:
         """Return the observer that adds up sums; it comes after those that may refuse a step."""
@@ -155,7 +155,7 @@ class SharedRun:
             ledger=run.ledger,
             recorder=recorder,
             divisor=run.plan.sampling.expected_batch_size,
-            told=self._told,
+            assumption=self._assumption,
             key=self._key[:_SECRET_BYTES],
         )
         return self._sum
@@ -178,10 +178,10 @@ class SharedRun:
         """
         try:
             if error is not None:
-                told = self.ranks.tell(Point.LEAVING, error)
-                yield told
-                if told is not error:
-                    raise told from error
+                raised = self.ranks.tell(Point.LEAVING, error)
+                yield raised
+                if raised is not error:
+                    raise raised from error
                 return
             try:
                 self.ranks.meet(Point.ENDING, {"steps in the model": run.state.steps_taken, **state_facts(run.state)})

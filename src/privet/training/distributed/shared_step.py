@@ -42,7 +42,7 @@ class SumOverRanks(Observer):
         ledger: The rank's.
         recorder: Says what this rank proved, and what it tried.
         divisor: By what noisy sums are divided.
-        told: What a guarantee assumes of the ranks, in words.
+        assumption: What a guarantee assumes of the ranks, in words.
         key: Keys digests of secret values.
     """
 
@@ -52,7 +52,7 @@ class SumOverRanks(Observer):
     ledger: Ledger
     recorder: EvidenceRecorder
     divisor: float
-    told: str
+    assumption: str
     key: bytes
     _own: Evidence | None = None
     _evidence: dict[int, dict[str, list[str]]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class SumOverRanks(Observer):
 
     def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
         found = self.recorder.found()
-        note = b"" if found is self._own else _told(found)
+        note = b"" if found is self._own else _as_note(found)
         self._note(self.ranks.meet(Point.SUMMING, self._facts(clipped), note=note))
         self._own, self._compares_weights = found, False
         if clipped.scatter is None:  # it was added up on the way otherwise
@@ -113,7 +113,7 @@ class SumOverRanks(Observer):
                 Evidence(
                     tried=tried,
                     settled=tuple(reason for reason in settled if reason not in tried),
-                    waived=(self.told, *waived),
+                    waived=(self.assumption, *waived),
                 )
             )
 
@@ -122,7 +122,7 @@ def _union(lists: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for words in lists for word in words))
 
 
-def _told(found: Evidence) -> bytes:
+def _as_note(found: Evidence) -> bytes:
     return json.dumps({"tried": found.tried, "settled": found.settled, "waived": found.waived}).encode()
 
 

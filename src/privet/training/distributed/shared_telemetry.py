@@ -21,8 +21,8 @@ class SharedTelemetry(Telemetry):
 
     def after_update(self, step: int, num_examples: int) -> None:
         norms = torch.cat(self._norms).float().cpu() if self._norms else torch.zeros(0)
-        told = json.dumps([self._loss_sum, self._clipped, num_examples, list(norms.shape)]).encode()
-        notes = self._ranks.meet(Point.REPORTING, note=told + b"\n" + norms.contiguous().numpy().tobytes())
+        sums = json.dumps([self._loss_sum, self._clipped, num_examples, list(norms.shape)]).encode()
+        notes = self._ranks.meet(Point.REPORTING, note=sums + b"\n" + norms.contiguous().numpy().tobytes())
         self._loss_sum, self._clipped, total = 0.0, 0, 0
         self._norms = []
         for note in notes:

@@ -362,6 +362,9 @@ def _has_own_length(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any
     if name in ("__getitem__", "index_select") or (name == "where" and len(args) + len(kwargs) == 1):
         tensors = [leaf for leaf in leaves_in(args[1:]) if isinstance(leaf, Tensor)]
         return name == "where" or any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors)
+    if name == "repeat_interleave":  # a number of times is part of the call; a tensor of numbers is not
+        repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
+        return not isinstance(repeats, int)
     return name in _OF_OWN_LENGTH
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from privet.gradients.norms.product_precision import convolutions_round, products_round
 from privet.training.batching import Draws
 from privet.training.launch.recording import Outcome, Program, Run, zeros_like
 
@@ -105,7 +106,7 @@ class Precision:
     def of(cls, dtypes: Sequence[torch.dtype], device: torch.device) -> Precision:
         """Return the precision of a program with results of these types."""
         units = [torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point]
-        if device.type == "cuda" and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
+        if device.type == "cuda" and (products_round() or convolutions_round()):
             units.append(2.0**-10)
         return cls(unit=max(units, default=torch.finfo(torch.float32).eps))
 

@@ -154,10 +154,10 @@ class PrivateNormalisation:
                 f"{list(features.shape)}. Features are [example, channel, ...], with one bound per channel."
             )
         shared = SharedRelease.of(group)
-        book = ledger or shared.ledger(hashlib.sha256(repr(self).encode()).hexdigest())
+        kept = ledger or shared.ledger(hashlib.sha256(repr(self).encode()).hexdigest())
         bounds = torch.tensor(self.bounds, dtype=torch.float64, device=features.device)
         std = self.noise_multiplier * self.sensitivity
-        with shared.together(), ChargedRelease[tuple[Tensor, ...]](shared.book(book), self.event) as release:
+        with shared.together(), ChargedRelease[tuple[Tensor, ...]](shared.ledger_of_ranks(kept), self.event) as release:
             source = shared.source(features.device, torch.float64, seed=seed, data={"features": features})
             sums = shared.add_up_(_sums(shared.part(features), bounds))
             release.add_noise_and_compare(
@@ -167,7 +167,7 @@ class PrivateNormalisation:
         # a variance below the noise cannot be distinguished from zero
         variances = (squares - means.square()).clamp(min=min(1.0, std / self.dataset_size))
         dtype = features.dtype
-        return ChannelNorm((means * bounds).to(dtype), (variances.sqrt() * bounds).to(dtype)), book
+        return ChannelNorm((means * bounds).to(dtype), (variances.sqrt() * bounds).to(dtype)), kept
 
 
 def _sums(features: Tensor, bounds: Tensor) -> Tensor:

@@ -107,11 +107,11 @@ def release_geometry(
     layout = _layout(model)
     bound = math.sqrt(2) * checks.positive("norm", norm) ** 2
     event = geometry_event(noise_multiplier)
-    told = f"release_geometry norm={norm!r} noise_multiplier={noise_multiplier!r} power={power!r} floor={floor!r}"
+    settings = f"release_geometry norm={norm!r} noise_multiplier={noise_multiplier!r} power={power!r} floor={floor!r}"
     shared, device = SharedRelease.of(group), next(model.parameters()).device
-    book = ledger or shared.ledger(hashlib.sha256(f"{told} {layout!r}".encode()).hexdigest())
+    kept = ledger or shared.ledger(hashlib.sha256(f"{settings} {layout!r}".encode()).hexdigest())
     std = noise_multiplier * bound
-    with shared.together(), ChargedRelease[tuple[Tensor, ...]](shared.book(book), event) as release:
+    with shared.together(), ChargedRelease[tuple[Tensor, ...]](shared.ledger_of_ranks(kept), event) as release:
         held = {**dict(model.named_parameters()), "features": features, "labels": labels}
         source = shared.source(device, torch.float64, seed=seed, data=held)
         own = shared.part(features), shared.part(labels)
@@ -119,7 +119,7 @@ def release_geometry(
         release.add_noise_and_compare(BoundedTensors(parts=[Part(values=total, std=std)], bound=bound, source=source))
     # a sum below the noise is raised to the noise's standard deviation
     released = np.maximum(total.cpu().numpy(), std)
-    return factored_geometry(layout, split_axis_sums(layout, released), power=power, floor=floor), book
+    return factored_geometry(layout, split_axis_sums(layout, released), power=power, floor=floor), kept
 
 
 def _clipped_axis_sums(

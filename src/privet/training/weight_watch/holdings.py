@@ -134,9 +134,9 @@ def _one_by_one(tensors: Sequence[Tensor]) -> tuple[list[int], list[list[Any]]]:
             version = address = 0
         versions.append(version)
         is_strided = tensor.layout is torch.strided
-        told = [address, *(fact(tensor) for fact in _FACTS[1:])]
-        told += [fact(tensor) if is_strided else tensor.layout for fact in _STRIDED]
-        for column, fact in zip(wheres, told, strict=True):
+        facts = [address, *(fact(tensor) for fact in _FACTS[1:])]
+        facts += [fact(tensor) if is_strided else tensor.layout for fact in _STRIDED]
+        for column, fact in zip(wheres, facts, strict=True):
             column.append(fact)
     return versions, wheres
 

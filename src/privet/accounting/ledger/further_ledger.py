@@ -1,4 +1,4 @@
-"""A ledger as the book of releases besides the rounds of its plan."""
+"""A ledger that charges releases besides the rounds of its plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privet.mechanism.executed import ExecutedRound
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FurtherBook:
+class FurtherLedger:
     """The ledger of a run, on which a release besides the plan is charged in the place of a round of it.
 
     Attributes:

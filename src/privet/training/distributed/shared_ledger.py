@@ -11,7 +11,7 @@ from privet.training.distributed.ranks import Point, Ranks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SharedBook:
+class SharedLedger:
     """The ledger of one rank: on rank 0 the run's, on the others a copy in memory that follows it.
 
     Guarantee:

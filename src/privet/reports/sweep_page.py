@@ -1,0 +1,145 @@
+"""The page of a sweep: accuracy against epsilon, the limit of attacks beside it, and what others chose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from privet import __version__
+from privet.accounting.guarantee import rounded_up
+from privet.reports.page import load_template
+from privet.reports.plots import BLUE, ORANGE, Plot
+from privet.reports.statement import percent
+from privet.runs.run_files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PAGE_NAME = "sweep.html"
+HEADER = ("epsilon", "figure", "95 % interval", "members found, at most")
+OTHERS_HEADER = ("who", "what for", "epsilon", "what is protected", "source")
+# As their publishers state them. Units and releases differ, so that the figures can be compared only with care.
+OTHERS = (
+    ("Apple", "emoji suggestions", "4", "one day of a user, on the device", "apple.com/privacy, overview"),
+    ("Apple", "health types in use", "2", "one day of a user, on the device", "apple.com/privacy, overview"),
+    ("Google", "COVID-19 mobility reports", "2.64", "one day of a user", "Aktay et al. 2020, arXiv 2004.04145"),
+    ("US Census Bureau", "redistricting data 2020", "19.61", "a person and a housing unit", "census.gov, 2021"),
+    ("studies of private training", "image classifiers", "1 to 8", "one image", "De et al. 2022, arXiv 2204.13650"),
+)
+
+
+class Point(Protocol):
+    """What the page needs of a point."""
+
+    @property
+    def epsilon(self) -> float: ...
+    @property
+    def found(self) -> float: ...
+    @property
+    def measure(self) -> str: ...
+    @property
+    def value(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+class Swept(Protocol):
+    """What the page needs of a sweep."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def measured_on(self) -> str: ...
+    @property
+    def points(self) -> Sequence[Point]: ...
+    @property
+    def total(self) -> float | None: ...
+
+
+def sweep_rows(points: Sequence[Point]) -> list[list[str]]:
+    """Return (epsilon, figure, interval, share of members found) for every point."""
+    return [
+        [
+            rounded_up(point.epsilon),
+            _text(point, point.value),
+            f"{_text(point, point.low)} to {_text(point, point.high)}",
+            percent(point.found),
+        ]
+        for point in points
+    ]
+
+
+def write_sweep(found: Swept, folder: str | Path) -> Path:
+    """Write the page of a sweep into its folder, and return its path."""
+    path = Path(folder) / PAGE_NAME
+    values = {
+        "version": __version__,
+        "title": found.title,
+        "measured_on": found.measured_on,
+        "total": None if found.total is None else rounded_up(found.total),
+        "measure": found.points[0].measure,
+        "header": HEADER,
+        "rows": sweep_rows(found.points),
+        "plots": [_figure_plot(found.points), _risk_plot(found.points)],
+        "others_header": OTHERS_HEADER,
+        "others": OTHERS,
+    }
+    write_whole(path, load_template("sweep.html.j2").render(values))
+    return path
+
+
+def _text(point: Point, value: float) -> str:
+    return f"{100 * value:.1f} %" if point.measure == "accuracy" else f"{value:.3g}"
+
+
+def _figure_plot(points: Sequence[Point]) -> Plot:
+    epsilons = [point.epsilon for point in points]
+
+    def draw(axes: Axes) -> None:
+        below = [point.value - point.low for point in points]
+        above = [point.high - point.value for point in points]
+        values = [point.value for point in points]
+        axes.errorbar(epsilons, values, yerr=np.array([below, above]), color=BLUE, marker="o", capsize=3)
+        _epsilon_axis(axes, epsilons)
+        axes.set(ylabel=points[0].measure)
+
+    return Plot(
+        name="figure-by-epsilon",
+        title=f"{points[0].measure.capitalize()} by epsilon",
+        note="Bars: 95 % intervals of one run each, not the variation between runs.",
+        draw=draw,
+        columns=("epsilon", "value", "low", "high"),
+        rows=tuple((point.epsilon, point.value, point.low, point.high) for point in points),
+    )
+
+
+def _risk_plot(points: Sequence[Point]) -> Plot:
+    epsilons = [point.epsilon for point in points]
+
+    def draw(axes: Axes) -> None:
+        axes.plot(epsilons, [100 * point.found for point in points], color=ORANGE, marker="o", label="limit")
+        axes.axhline(1.0, color="#7f7f7f", linestyle=":", label="guessing")
+        _epsilon_axis(axes, epsilons)
+        axes.set(ylabel="members found, at most, %", ylim=(0, None))
+        axes.legend(fontsize=8)
+
+    return Plot(
+        name="risk-by-epsilon",
+        title="What the best attacker finds",
+        note="At 1 % false accusations, for every attacker and every method.",
+        draw=draw,
+        columns=("epsilon", "members_found_at_most"),
+        rows=tuple((point.epsilon, point.found) for point in points),
+    )
+
+
+def _epsilon_axis(axes: Axes, epsilons: Sequence[float]) -> None:
+    axes.set_xscale("log")
+    axes.set_xticks(epsilons, [f"{epsilon:.3g}" for epsilon in epsilons])
+    axes.minorticks_off()
+    axes.set_xlabel("epsilon")

@@ -1,0 +1,1 @@
+"""A run's model as a folder that serves without privet."""

@@ -1,0 +1,238 @@
+"""Predict with the exported model beside this file: python predict.py records.csv > predicted.csv.
+
+Needs Python 3.10 and numpy, and nothing else. model.json holds the columns, their encoding and the operations of the
+network; model.safetensors holds its weights. The certificate beside it says what was promised about the training data;
+records that are predicted here are not protected.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = Any
+_TYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "U8": "<u1", "BOOL": "?"}
+
+
+def read_weights(path: Path) -> dict[str, Array]:
+    """Read a safetensors file: the length of its header, the header as JSON, and the bytes of all tensors."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    found = {}
+    for name, each in header.items():
+        if name != "__metadata__":
+            first, last = (start + offset for offset in each["data_offsets"])
+            found[name] = np.frombuffer(data[first:last], _TYPES[each["dtype"]]).reshape(each["shape"])
+    return found
+
+
+def number(cell: str, column: Mapping[str, Any]) -> float:
+    """Return the number in a cell of a column; NaN for a cell without one."""
+    if column["kind"] == "date":
+        try:
+            found = datetime.strptime(cell, column["format"])
+        except ValueError:
+            return math.nan
+        days = (found.date() - datetime.strptime(column["earliest"], "%Y-%m-%d").date()).days
+        return days + (found.hour * 3600 + found.minute * 60 + found.second) / 86_400
+    if column["kind"] == "ordinal":
+        return float(column["ordered"].index(cell)) if cell in column["ordered"] else math.nan
+    if "_" in cell or (column["decimal"] == "," and "." in cell):
+        return math.nan
+    try:
+        return float(cell.replace(",", ".") if column["decimal"] == "," else cell)
+    except ValueError:
+        return math.nan
+
+
+def value(cell: str, column: Mapping[str, Any], record: int) -> list[float]:
+    """Return the encoded numbers of a cell; a gap takes the column's default, as in training."""
+    cell = cell.strip()
+    if column["kind"] == "gap":
+        return [float(math.isnan(number(cell, column["of"])))]
+    if column["kind"] == "category":
+        word = column["default"] if not cell and cell not in column["categories"] else cell
+        if word not in column["categories"]:
+            raise SystemExit(f"record {record}: the column {column['name']!r} holds an undeclared category")
+        return [float(word == each) for each in column["categories"]]
+    if not cell or cell.lower() == "nan":
+        return [column["default"]]
+    found = number(cell, column)
+    if math.isnan(found):
+        raise SystemExit(f"record {record}: the column {column['name']!r} does not hold what was declared")
+    return [min(max(found, column["low"]), column["high"])]
+
+
+def features_of(rows: Sequence[Mapping[str, str]], served: Mapping[str, Any]) -> Array:
+    """Return the features of records, as the network expects them."""
+    encoded = [
+        [each for column in served["columns"] for each in value(row.get(column["header"]) or "", column, place)]
+        for place, row in enumerate(rows, start=1)
+    ]
+    scale = served["normalisation"]
+    found = np.array(encoded, dtype=np.float64).reshape(len(rows), -1)
+    found = (found - np.array(scale["shift"])) / np.array(scale["scale"])
+    found = found if scale["bounds"] is None else np.clip(found, *scale["bounds"])
+    return found.astype(np.float32)
+
+
+def clamped(x: Array, low: Any = None, high: Any = None) -> Array:
+    """Return an array within limits, either of which may be missing."""
+    return np.clip(x, -np.inf if low is None else low, np.inf if high is None else high)
+
+
+def sliced(x: Array, axis: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Array:
+    """Return a part of an array along one axis."""
+    return x[(slice(None),) * (axis % x.ndim) + (slice(start, end, step),)]
+
+
+OPERATIONS: Mapping[str, Any] = {
+    "sym_size.int": lambda x, axis: x.shape[axis],
+    "view.default": lambda x, shape: x.reshape(shape),
+    "_unsafe_view.default": lambda x, shape: x.reshape(shape),
+    "reshape.default": lambda x, shape: x.reshape(shape),
+    "permute.default": lambda x, axes: x.transpose(axes),
+    "t.default": lambda x: x.T,
+    "transpose.int": lambda x, a, b: np.swapaxes(x, a, b),
+    "unsqueeze.default": lambda x, axis: np.expand_dims(x, axis),
+    "squeeze.dims": lambda x, axes: np.squeeze(x, tuple(axes)),
+    "squeeze.dim": lambda x, axis: np.squeeze(x, axis) if x.shape[axis] == 1 else x,
+    "expand.default": lambda x, shape: np.broadcast_to(x, [n if n != -1 else x.shape[i] for i, n in enumerate(shape)]),
+    "slice.Tensor": sliced,
+    "select.int": lambda x, axis, place: np.take(x, place, axis),
+    "cat.default": lambda parts, axis=0: np.concatenate(parts, axis),
+    "clone.default": lambda x, **_: x,
+    "detach.default": lambda x: x,
+    "alias.default": lambda x: x,
+    "full_like.default": lambda x, filling, **_: np.full_like(x, filling),
+    "ones_like.default": lambda x, **_: np.ones_like(x),
+    "zeros_like.default": lambda x, **_: np.zeros_like(x),
+    "addmm.default": lambda bias, x, weight: x @ weight + bias,
+    "mm.default": lambda x, y: x @ y,
+    "add.Tensor": lambda x, y: x + y,
+    "sub.Tensor": lambda x, y: x - y,
+    "mul.Tensor": lambda x, y: x * y,
+    "div.Tensor": lambda x, y: x / y,
+    "add.Scalar": lambda x, y: x + y,
+    "sub.Scalar": lambda x, y: x - y,
+    "mul.Scalar": lambda x, y: x * y,
+    "div.Scalar": lambda x, y: x / y,
+    "rsub.Scalar": lambda x, y: y - x,
+    "neg.default": lambda x: -x,
+    "pow.Tensor_Scalar": lambda x, power: x**power,
+    "sqrt.default": np.sqrt,
+    "rsqrt.default": lambda x: 1 / np.sqrt(x),
+    "reciprocal.default": lambda x: 1 / x,
+    "exp.default": np.exp,
+    "log.default": np.log,
+    "cos.default": np.cos,
+    "sin.default": np.sin,
+    "abs.default": np.abs,
+    "relu.default": lambda x: np.maximum(x, 0),
+    "tanh.default": np.tanh,
+    "sigmoid.default": lambda x: 1 / (1 + np.exp(-x)),
+    "maximum.default": np.maximum,
+    "minimum.default": np.minimum,
+    "clamp.default": clamped,
+    "clamp_min.default": clamped,
+    "isnan.default": np.isnan,
+    "where.self": np.where,
+    "eq.Scalar": lambda x, y: x == y,
+    "scalar_tensor.default": lambda x, **_: np.float32(x),
+    "full.default": lambda shape, filling, **_: np.full(shape, filling, dtype=np.float32),
+    "mean.dim": lambda x, axes, keep=False: x.mean(tuple(axes), keepdims=keep),
+    "sum.dim_IntList": lambda x, axes, keep=False: x.sum(tuple(axes), keepdims=keep),
+}
+
+
+def run(program: Mapping[str, Any], weights: Mapping[str, Array], features: Array) -> Array:
+    """Carry out the operations of the network one by one."""
+    values: dict[str, Any] = {program["input"]: features}
+    values |= {name: weights[stored] for name, stored in program["weights"].items()}
+
+    def read(argument: Any) -> Any:
+        if isinstance(argument, dict):
+            return argument["infinity"] * math.inf if "infinity" in argument else values[argument["node"]]
+        return [read(each) for each in argument] if isinstance(argument, list) else argument
+
+    with np.errstate(all="ignore"):
+        for step in program["steps"]:
+            named = {name: read(argument) for name, argument in step["named"].items()}
+            values[step["name"]] = OPERATIONS[step["operation"]](*map(read, step["arguments"]), **named)
+    return np.asarray(values[program["output"]], dtype=np.float64)
+
+
+def outputs_of(folder: Path, served: Mapping[str, Any], features: Array) -> Array:
+    """Return the outputs of the network; one that numpy cannot carry out is run by torch, from model.pt2."""
+    if served["program"] is not None:
+        return run(served["program"], read_weights(folder / "model.safetensors"), features)
+    import torch
+
+    with torch.no_grad():
+        network = torch.export.load(folder / "model.pt2").module()
+        return np.asarray(network(torch.from_numpy(features)).double().numpy())
+
+
+def softmax(outputs: Array) -> Array:
+    """Return the probabilities of classes."""
+    raised = np.exp(outputs - outputs.max(1, keepdims=True))
+    return raised / raised.sum(1, keepdims=True)
+
+
+def decisions(outputs: Array, served: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the columns of the predictions: classes with their probabilities, and numbers."""
+    found: dict[str, list[Any]] = {}
+    start, alone = 0, len(served["targets"]) == 1
+    for target in served["targets"]:
+        own = outputs[:, start : start + target["outputs"]]
+        start += target["outputs"]
+        prefix = "" if alone else f"{target['name']}: "
+        if target["kind"] == "classes":
+            likely = own.argmax(1) if target["threshold"] == 0.5 else softmax(own)[:, 1] >= target["threshold"]
+            found[f"{prefix}class"] = [target["class_names"][int(place)] for place in likely]
+            for name, chances in zip(target["class_names"], softmax(own / served["temperature"]).T, strict=True):
+                found[f"{prefix}probability of {name}"] = [f"{each:.6f}" for each in chances]
+            continue
+        if target["kind"] == "plain":
+            found[target["name"]] = [f"{each:.6f}" for each in own[:, 0]]
+            continue
+        if target["kind"] == "count":
+            inside = np.minimum(own[:, 0], math.log(target["high"] / target["unit"]))
+            said = np.exp(inside) * (1 + own[:, 0] - inside) * target["unit"]
+        else:
+            said = own[:, 0] * (target["high"] - target["low"]) / 2 + (target["high"] + target["low"]) / 2
+        found[target["name"]] = [f"{each:.6f}" for each in np.clip(said, target["low"], target["high"])]
+    return found
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Read records, and write one line for each."""
+    if len(arguments) != 1:
+        raise SystemExit("Usage: python predict.py records.csv > predicted.csv")
+    folder = Path(__file__).resolve().parent
+    served = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    with open(arguments[0], encoding="utf-8-sig", newline="") as source:
+        reader = csv.reader(source, delimiter=served["delimiter"], skipinitialspace=True)
+        header = [name.strip() for name in next(reader, [])]
+        missing = [column["header"] for column in served["columns"] if header.count(column["header"]) != 1]
+        if missing:
+            raise SystemExit(f"The header should name the column {missing[0]!r} once.")
+        rows = [dict(zip(header, row, strict=False)) for row in reader if row]
+    outputs = outputs_of(folder, served, features_of(rows, served))
+    columns = decisions(outputs, served)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["record", *columns])
+    writer.writerows([place, *row] for place, row in enumerate(zip(*columns.values(), strict=True), start=1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

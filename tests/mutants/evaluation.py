@@ -1,0 +1,147 @@
+"""Mutants of private evaluations, of releases besides a plan, and of what is signed and exported."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Edit, Mutant, one
+
+_TALLY = "accounting/ledger/tally.py"
+_LEDGER = "accounting/ledger/ledger.py"
+_COUNTS = "effects/noisy_counts/contributions.py"
+_RELEASE = "training/further_release.py"
+_RUN = "runs/evaluation/private_evaluation.py"
+_ROWS = "tests/accounting/test_ledger_further.py"
+_BOUND = "tests/effects/noisy_counts/test_contributions.py"
+_COVER = "tests/effects/noisy_counts/test_coverage.py"
+_WHOLE = "tests/runs/evaluation/test_private_evaluation.py"
+
+EVALUATION: tuple[Mutant, ...] = (
+    one(
+        "evaluation-for-free",
+        "a private evaluation is charged on a ledger that nobody keeps",
+        _RELEASE,
+        "        round_ledger = FurtherLedger(ledger=ledger, purpose",
+        '        ledger = Ledger.in_memory("ab" * 32)\n        round_ledger = FurtherLedger(ledger=ledger, purpose',
+        f"{_WHOLE}::test_the_total_of_the_ledger_includes_the_evaluation_and_the_plan_still_agrees",
+    ),
+    one(
+        "evaluation-given-back",
+        "a process that charged an evaluation gives it back when it closes",
+        _LEDGER,
+        "        self._gives_back = False\n",
+        "",
+        f"{_ROWS}::test_a_further_release_that_was_never_made_is_not_given_back",
+    ),
+    one(
+        "further-row-charges-nothing",
+        "a row of a further release adds nothing to what was spent",
+        _TALLY,
+        "                self._charge(entry.coded, 1, is_returnable=True)\n                self.further.append(entry)",
+        "                self.further.append(entry)",
+        f"{_ROWS}::test_a_further_release_is_charged_durably_and_is_no_round_of_the_plan",
+    ),
+    one(
+        "further-counts-as-a-round",
+        "an evaluation is taken for a step, and an unfinished run for a finished one",
+        _TALLY,
+        "        return sum(self._charged.values()) - len(self.further)\n",
+        "        return sum(self._charged.values())\n",
+        f"{_ROWS}::test_a_further_release_of_the_same_event_as_a_round_is_told_from_it",
+    ),
+    one(
+        "last-iterate-forgets-the-evaluation",
+        "where only the last model is released, what was released besides it is not counted",
+        "accounting/hidden_state.py",
+        "        return compose([(last, 1), *ledger.besides]) if ledger.besides else last\n",
+        "        return last\n",
+        f"{_ROWS}::test_the_bound_on_the_last_model_stands_beside_a_further_release_and_both_are_charged",
+    ),
+    one(
+        "evaluation-assumes-nothing",
+        "a guarantee does not say what an evaluation rests on",
+        _TALLY,
+        "        return (*self._assumed, *changes, *besides, *self.vouched)\n",
+        "        return (*self._assumed, *changes, *self.vouched)\n",
+        f"{_ROWS}::test_every_guarantee_says_what_a_further_release_rests_on",
+    ),
+    one(
+        "a-unit-adds-without-bound",
+        "the records of one person count in full in a private evaluation",
+        _COUNTS,
+        "factors * np.clip(data.weights[part], 0.0, 1.0)",
+        "factors * np.ceil(data.weights[part])",
+        f"{_BOUND}::test_one_unit_moves_the_vector_by_at_most_one_in_the_joint_norm",
+    ),
+    Mutant(
+        name="a-record-adds-more-than-its-norm",
+        breaks="one record moves the released vector by more than its noise is made for",
+        edits=(
+            Edit(
+                file="effects/noisy_counts/terms.py",
+                old='("losses", 4, math.sqrt(2 * (1 + MOMENT_SCALE**2)), 0.25)',
+                new='("losses", 4, 0.5, 0.25)',
+            ),
+            Edit(
+                file=_COUNTS,
+                old="        factors = np.minimum(1.0, 1.0 / np.maximum(lengths, 1e-300))\n",
+                new="        factors = np.ones_like(lengths)\n",
+            ),
+        ),
+        killed_by=(f"{_BOUND}::test_one_unit_moves_the_vector_by_at_most_one_in_the_joint_norm",),
+    ),
+    one(
+        "half-the-noise-of-an-evaluation",
+        "the counts get less noise than is charged",
+        _RELEASE,
+        "std=self.noise_multiplier / weight, weight=weight",
+        "std=self.noise_multiplier / weight / 2, weight=2 * weight",
+        f"{_WHOLE}::test_an_attacker_who_knows_all_but_one_record_finds_the_noise_that_is_charged",
+    ),
+    one(
+        "intervals-without-the-noise",
+        "intervals of shares leave out the noise",
+        "effects/noisy_counts/intervals.py",
+        "    n, noise = np.maximum(k + m, 0.0), std**2\n",
+        "    n, noise = np.maximum(k + m, 0.0), 0.0 * std\n",
+        f"{_COVER}::test_intervals_hold_the_true_figure_in_93_to_97_percent_of_releases",
+    ),
+    one(
+        "every-record-of-a-person-counts",
+        "with persons as the unit every record counts as one",
+        _RUN,
+        "    if terms.records_per_person is None or records.persons is None:\n",
+        "    if records.persons is None or True:\n",
+        f"{_WHOLE}::test_each_person_counts_once_and_a_record_without_a_name_as_nothing",
+    ),
+    one(
+        "private-test-part-read-in-training",
+        "training reads the records of a private evaluation, strictly and uncharged",
+        "runs/building.py",
+        "    test = None if own is None or recipe.evaluation is not None else own.test\n",
+        "    test = None if own is None else own.test\n",
+        f"{_WHOLE}::test_training_reads_no_record_of_the_private_test_part",
+    ),
+    one(
+        "total-above-what-is-allowed",
+        "an evaluation may exceed the largest total that was allowed",
+        _RUN,
+        '    if total > checks.positive("max_epsilon", max_epsilon):\n',
+        '    if total > 100 * checks.positive("max_epsilon", max_epsilon):\n',
+        f"{_WHOLE}::test_a_total_above_what_is_allowed_and_a_wrong_column_are_refused_before_a_charge",
+    ),
+    one(
+        "charged-sweep-counts-one-model",
+        "a sweep on private records says what its last model cost, not all of them",
+        "runs/sweep.py",
+        "    spent = total_of_runs(runs).guarantee\n",
+        "    spent = total_of_runs(runs[-1:]).guarantee\n",
+        "tests/cli/test_sweep.py::test_a_charged_sweep_says_the_total_of_all_models_and_figures",
+    ),
+    one(
+        "stale-signature-stays",
+        "the signature of an earlier certificate lies beside a new one",
+        "cli/certify.py",
+        "    (json_path.parent / SIGNATURE_NAME).unlink(missing_ok=True)",
+        "    (json_path.parent / SIGNATURE_NAME)",
+        "tests/reports/test_signature.py::test_a_certificate_is_signed_and_the_separate_program_says_by_whom",
+    ),
+)

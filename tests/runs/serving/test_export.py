@@ -1,0 +1,193 @@
+"""The exported folder predicts what the run predicts, with numpy and nothing else, and carries its certificate."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from privet.cli.console import run as run_command
+from privet.cli.main import privet
+from privet.datasets.tasks import Classes, Count, Number, PlainNumber, Several
+from privet.errors import CheckpointError, UnsupportedModel
+from privet.models import MODELS
+from privet.runs.recipes.recipe_files import load_recipe
+from privet.runs.runner import train
+from privet.runs.serving import served_predict
+from privet.runs.serving.export import export_run
+from privet.runs.serving.program import program_of
+from scripts import verify_certificate
+
+RECIPE = """
+dataset = "people"
+model = "mlp_64_64"
+
+[table]
+train = "train.csv"
+train_size = 200
+delimiter = ";"
+decimal = ","
+label = { name = "income", categories = ["low", "middle", "high"] }
+columns = [
+  { name = "age", low = 0, high = 100, default = 40 },
+  { name = "sex", categories = ["f", "m", ""] },
+  { name = "town", categories = ["north", "south"], default = "south" },
+]
+
+[privacy]
+epsilon = 4.0
+delta = 1e-4
+adjacency = "add_or_remove"
+unit = "record"
+sampling = { kind = "poisson", dataset_size = 200, batch_size = 50, steps = 4 }
+clipping = { kind = "threshold", norm = 1.0 }
+noise = { kind = "gaussian" }
+
+[training]
+optimizer = { kind = "sgd", learning_rate = 0.5 }
+device = "cpu"
+physical_batch_size = 100
+"""
+NEW = 'income;town;age;sex\nlow;north;12,5;f\n;;;\n;"south";1e9;m\n;north;NaN;f\n'
+# What a bare environment has: the standard library and numpy.
+_BARE = """
+import runpy, sys
+for name in ("torch", "privet", "scipy", "safetensors", "onnxruntime", "pandas"):
+    sys.modules[name] = None
+sys.argv = ["predict.py", sys.argv[2]]
+runpy.run_path({program!r}, run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    rows = [
+        "age;sex;town;income",
+        *(f"{n % 90},5;{'fm'[n % 2]};north;{'low' if n % 3 else 'high'}" for n in range(200)),
+    ]
+    (folder / "train.csv").write_text("\n".join(rows) + "\n")
+    (folder / "recipe.toml").write_text(RECIPE)
+    assert train(load_recipe(folder / "recipe.toml"), folder / "run").is_finished
+    return folder / "run"
+
+
+def bare(folder: Path, records: Path) -> tuple[list[str], list[list[str]]]:
+    """Run the exported program where nothing but numpy can be imported."""
+    code = _BARE.format(program=str(folder / "predict.py"))
+    done = subprocess.run(
+        [sys.executable, "-c", code, "-", str(records)], capture_output=True, text=True, check=True, timeout=60
+    )
+    header, *rows = csv.reader(io.StringIO(done.stdout))
+    return header, rows
+
+
+def test_predictions_in_a_bare_environment_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
+    records, served = tmp_path / "new.csv", tmp_path / "served"
+    records.write_text(NEW)
+    assert run_command(privet, ["predict", str(run), str(records), "-o", str(tmp_path / "wanted.csv")]) == 0
+    assert run_command(privet, ["export", str(run), "-o", str(served)]) == 0
+    header, rows = bare(served, records)
+    wanted_header, *wanted = csv.reader((tmp_path / "wanted.csv").read_text().splitlines())
+    assert header == wanted_header
+    assert [row[:2] for row in rows] == [row[:2] for row in wanted]
+    np.testing.assert_allclose(
+        np.array([row[2:] for row in rows], float), np.array([row[2:] for row in wanted], float), atol=2e-6
+    )
+    assert (served / "requirements.txt").read_text() == "numpy\n"
+
+
+def test_the_exported_folder_holds_a_card_and_a_certificate_that_can_be_checked_there(
+    run: Path, tmp_path: Path
+) -> None:
+    served = tmp_path / "served"
+    assert run_command(privet, ["export", str(run), "-o", str(served), "--json"]) == 0
+    assert verify_certificate.main([str(served)]) == 0
+    assert "differential privacy" in (served / "README.md").read_text()
+    told = (served / "model.json").read_text() + (served / "README.md").read_text()
+    assert "train.csv" not in told
+    assert str(run.parent) not in told
+
+
+def test_a_temperature_of_a_private_evaluation_is_served(run: Path, tmp_path: Path) -> None:
+    export_run(run, tmp_path / "served")
+    served = json.loads((tmp_path / "served" / "model.json").read_text())
+    outputs = np.array([[0.0, 2.0, 1.0]])
+    plain = served_predict.decisions(outputs, served)
+    heated = served_predict.decisions(outputs, {**served, "temperature": 2.0})
+    assert plain["class"] == heated["class"] == ["middle"]
+    logits = [
+        np.log(float(each["probability of middle"][0]) / float(each["probability of low"][0]))
+        for each in (plain, heated)
+    ]
+    assert logits == pytest.approx([2.0, 1.0], abs=1e-4)
+
+
+def test_a_cell_that_was_not_declared_is_refused_by_its_record_and_not_shown(run: Path, tmp_path: Path) -> None:
+    export_run(run, tmp_path / "served")
+    (tmp_path / "new.csv").write_text("age;sex;town\n1;f;north\n1;f;Atlantis\n")
+    with pytest.raises(subprocess.CalledProcessError) as found:
+        bare(tmp_path / "served", tmp_path / "new.csv")
+    assert "record 2" in found.value.stderr
+    assert "Atlantis" not in found.value.stderr
+
+
+def test_an_unfinished_run_and_a_folder_in_use_are_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "mine.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match="there already"):
+        export_run(run, tmp_path / "used")
+
+
+TABLES = ("logistic_regression", "mlp_64_64", "mlp_1000", "table_linear", "table_curved")
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("num_outputs", [1, 3])
+def test_networks_for_tables_are_carried_out_by_numpy_as_by_torch(name: str, num_outputs: int) -> None:
+    torch.manual_seed(1)
+    model = MODELS[name].build((6,), num_outputs).eval()
+    program = program_of(model, torch.rand(3, 6))
+    weights = {key: value.numpy() for key, value in model.state_dict().items()}
+    for count in (1, 5):
+        inputs = torch.rand(count, 6)
+        with torch.no_grad():
+            wanted = model(inputs).double().numpy()
+        np.testing.assert_allclose(served_predict.run(program, weights, inputs.numpy()), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_network_that_numpy_cannot_carry_out_is_refused_by_the_name_of_its_operation() -> None:
+    with pytest.raises(UnsupportedModel, match="convolution"):
+        program_of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), torch.rand(3, 1, 5, 5))
+
+
+TASKS = {
+    "two classes with a threshold": Classes(class_names=("no", "yes"), threshold=0.3),
+    "number": Number(name="cost", low=-5.0, high=20.0),
+    "count": Count(name="visits", high=30.0),
+    "plain number": PlainNumber(),
+    "several": Several(parts=(Number(name="cost", low=0.0, high=9.0), Classes(name="kind", class_names=("a", "b")))),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_outputs_are_read_as_the_task_reads_them(name: str) -> None:
+    task = TASKS[name]
+    outputs = torch.randn((40, task.num_outputs), generator=torch.Generator().manual_seed(3)).double() * 3
+    found = served_predict.decisions(outputs.numpy(), {"targets": task.served(), "temperature": 1.0})
+    wanted = task.decisions(outputs)
+    assert list(found) == list(wanted)
+    for column, values in wanted.items():
+        told = [value if isinstance(value, str) else f"{value:.6f}" for value in values]
+        if isinstance(values[0], str):
+            assert found[column] == told
+        else:
+            np.testing.assert_allclose(np.array(found[column], float), np.array(told, float), atol=2e-6)
