@@ -29,6 +29,8 @@ PUBLISHED_COUNTS = {
     "table_curved": (2 * 8 + 1) + (8 + 1 + 200),
     "logistic_regression": 784 * 10 + 10,
     "convex_relu": 100 * 784 * 10,
+    "wrn_16_4": 2_753_402,
+    "wrn_40_4": 8_960_890,
     # Six layers, each with four adapters from 384 to 384 and two between 384 and 1,536, of rank 16; and the head.
     "minilm_lora": 6 * 16 * (4 * (384 + 384) + 2 * (384 + 1536)) + 2 * 384 + 2,
 }

@@ -28,3 +28,6 @@ from privet.models.named_models import count_parameters as count_parameters
 from privet.models.named_models import find_model as find_model
 from privet.models.token_states import encode_sentences as encode_sentences
 from privet.models.vision_transformer import small_vit as small_vit
+from privet.models.wide_networks import wide_residual as wide_residual
+from privet.models.wide_networks import wrn_16_4 as wrn_16_4
+from privet.models.wide_networks import wrn_40_4 as wrn_40_4

@@ -47,6 +47,8 @@ MODEL_SIZES: Mapping[str, Mapping[Task, int]] = MappingProxyType(
         },
         "oriented_edges": {_GREY_IMAGES: 4_420, _COLOUR_IMAGES: 17_290},
         "small_vit": {_GREY_IMAGES: 138_890, _COLOUR_IMAGES: 141_898},
+        "wrn_16_4": {_GREY_IMAGES: 2_753_114, _COLOUR_IMAGES: 2_753_402},
+        "wrn_40_4": {_GREY_IMAGES: 8_960_602, _COLOUR_IMAGES: 8_960_890},
         "minilm_lora": {_SENTENCES: 664_322},
         "convex_relu": {_GREY_IMAGES: 784_000, _COLOUR_IMAGES: 3_072_000, _CENSUS: 21_600},
         "logistic_regression": {_GREY_IMAGES: 7_850, _COLOUR_IMAGES: 30_730, _HOUSING: 9, _WINE: 12, _CENSUS: 218},

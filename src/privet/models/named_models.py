@@ -26,6 +26,7 @@ from privet.models.minilm import minilm_lora
 from privet.models.oriented_edges import oriented_edges
 from privet.models.standardised import table_curved, table_linear
 from privet.models.vision_transformer import small_vit
+from privet.models.wide_networks import wrn_16_4, wrn_40_4
 
 
 class ModelFactory(Protocol):
@@ -68,6 +69,8 @@ _TASKS: Mapping[str, tuple[ModelFactory, tuple[int, ...], int, str]] = {
     "mlp_64_64": (mlp_64_64, (8,), 1, "Two hidden layers of 64, ReLU, for tables"),
     "oriented_edges": (oriented_edges, _GREY, 10, "Fixed edge features and one linear layer: little noise"),
     "small_vit": (small_vit, _GREY, 10, "Vision transformer: patches of 4, four layers of width 64"),
+    "wrn_16_4": (wrn_16_4, _COLOUR, 10, "WRN-16-4 with standardised filters and group norm, for CIFAR-10"),
+    "wrn_40_4": (wrn_40_4, _COLOUR, 10, "WRN-40-4 with standardised filters and group norm, for CIFAR-10"),
     "logistic_regression": (logistic_regression, _GREY, 10, "Linear classifier: a convex problem"),
     "table_linear": (table_linear, (8,), 1, "Softmax, linear or Poisson regression on privately standardised columns"),
     "table_curved": (table_curved, (8,), 1, "The same with fixed cosines of the columns, for tables of many records"),

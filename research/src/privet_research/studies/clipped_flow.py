@@ -59,13 +59,14 @@ class Problems:
 
     def gradient_norms(self, residuals: Tensor) -> Tensor:
         """Return the norm of each example's gradient in each group, ``[problem, group, example]``."""
-        lengths: Tensor = self.slopes.norm(dim=3)
-        return residuals.abs().unsqueeze(1) * lengths
+        found: Tensor = residuals.abs().unsqueeze(1) * torch.linalg.vector_norm(self.slopes, dim=3)
+        return found
 
     def velocity(self, residuals: Tensor, factors: Tensor) -> Tensor:
         """Return what gradient flow with these factors does to the residuals; the loss is half their mean square."""
         weighted = (factors * residuals.unsqueeze(1)).unsqueeze(3)
-        return -(self.slopes @ (self.slopes.mT @ weighted)).sum(1).squeeze(2)
+        found: Tensor = -(self.slopes @ (self.slopes.mT @ weighted)).sum(1).squeeze(2)
+        return found
 
 
 def growing(strength: float = 3.0) -> Tensor:
@@ -86,8 +87,8 @@ Factors = Callable[[Tensor], Tensor]
 
 
 def _whole(norms: Tensor) -> Tensor:
-    whole: Tensor = norms.norm(dim=1, keepdim=True)
-    return whole.expand_as(norms)
+    found: Tensor = torch.linalg.vector_norm(norms, dim=1, keepdim=True)
+    return found.expand_as(norms)
 
 
 def _threshold(norms: Tensor) -> Tensor:
@@ -111,9 +112,17 @@ KINDS: Mapping[str, Factors] = {
 
 
 def run_flow_study(
-    *, seeds: Sequence[int], device: torch.device, num_problems: int = 2_000, num_steps: int = 12_000
+    *,
+    seeds: Sequence[int],
+    device: torch.device,
+    num_problems: int = 2_000,
+    num_steps: int = 12_000,
+    num_noisy: int = 200,
 ) -> Iterator[Row]:
-    """Integrate the loss of random problems under every kind of clipping; then add noise to ever smaller steps."""
+    """Integrate the loss of random problems under every kind of clipping; then add noise to ever smaller steps.
+
+    Noise is left out where ``num_noisy`` is zero.
+    """
     for seed in seeds:
         problems = Problems.draw(num_problems, seed=seed, device=device)
         for name, factors in KINDS.items():
@@ -130,7 +139,8 @@ def run_flow_study(
                 "to_zero_loss": float((rest <= TOLERANCE).all()),
                 "num_problems": len(rise),
             }
-        yield from _noisy(seed, device)
+        if num_noisy:
+            yield from _noisy(seed, device, num_problems=num_noisy)
 
 
 def integrated(problems: Problems, factors: Factors, *, num_steps: int) -> tuple[Tensor, Tensor]:
@@ -152,7 +162,7 @@ def integrated(problems: Problems, factors: Factors, *, num_steps: int) -> tuple
     return rise / first, residuals.square().mean(1) / first
 
 
-def _noisy(seed: int, device: torch.device, *, num_problems: int = 200, time: float = 10.0) -> Iterator[Row]:
+def _noisy(seed: int, device: torch.device, *, num_problems: int, time: float = 10.0) -> Iterator[Row]:
     """Descend with clipping for the same time in smaller and smaller steps, with and without noise."""
     problems = Problems.draw(num_problems, seed=seed, device=device)
     count = len(problems.residuals)

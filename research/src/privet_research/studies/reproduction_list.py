@@ -41,7 +41,7 @@ def _flow_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterat
     from privet_research.studies.clipped_flow import run_flow_study
 
     if quick:
-        return run_flow_study(seeds=seeds, device=device, num_problems=150, num_steps=3_000)
+        return run_flow_study(seeds=seeds, device=device, num_problems=60, num_steps=3_000, num_noisy=0)
     return run_flow_study(seeds=seeds, device=device)
 
 
