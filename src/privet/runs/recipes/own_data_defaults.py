@@ -57,7 +57,7 @@ class _Rates:
 
 
 _MOST_BOUND, _STATISTICS_RATE = 2.0, 0.00022
-_NUMBER_RATES = _Rates(rate=0.00025, most=0.4, bound=0.35, strength=400.0, curves_from=3_000.0)
+_NUMBER_RATES = _Rates(rate=0.00025, most=0.4, bound=0.35, strength=400.0, curves_from=9_000.0)
 
 
 def _class_rates(num_classes: int) -> _Rates:
@@ -196,8 +196,8 @@ def table_recipe(
 
     Regression on columns that are standardised by privately learned means and spreads: a hundred steps, each on every
     record; one bound for the statistics, which clips nobody, and one for the weights. The learning rate follows the
-    declared number of units and epsilon alone. ``results/tables`` shows the tables on which the constants were chosen,
-    and others on which they are judged.
+    declared number of units, the classes and epsilon alone. ``results/tables`` says on which tables the constants were
+    chosen, and shows those on which they are judged.
     """
     table: dict[str, Any] = {
         "train": str(train),
