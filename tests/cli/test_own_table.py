@@ -170,9 +170,9 @@ WRONG_RECIPES = {
     "empty range": (("low = 0, high = 100", "low = 5, high = 5"), "'age' needs either low and high"),
     "twice": (('name = "sex"', 'name = "age"'), "'age' is declared twice"),
     "label as feature": (('name = "sex"', 'name = "income"'), "'income' is declared twice"),
-    "one class": (('["low", "high"]', '["low"]'), "at least two categories"),
+    "one class": (('["low", "high"]', '["low"]'), "at least two classes"),
     "foreign default": (('default = "east"', 'default = "west"'), "one of its declared categories"),
-    "label of numbers": (('categories = ["low", "high"]', "low = 0, high = 1"), "must list its categories"),
+    "label of numbers": (('categories = ["low", "high"]', "low = 0, high = 1"), "a label holds classes. Write target in the place of label"),
     "unknown key": (("delimiter", "separator"), "table.separator is not part of a recipe"),
 }
 
