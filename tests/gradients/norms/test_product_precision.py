@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -28,5 +29,6 @@ def test_every_way_to_ask_for_tf32_is_understood(setting: str) -> None:
         "known_times._key((), Outer(inputs=torch.ones(2, 1, 3), out_grads=torch.ones(2, 1, 4)), True)\n"
         f"assert products_round() is {products} and convolutions_round() is {convolutions}"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    place = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # the library that this process tests
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=place)
     assert told.returncode == 0, told.stderr[-1000:]
