@@ -256,3 +256,27 @@ def test_gradients_too_long_to_measure_stay_within_the_bound(engine: Engine, slo
     torch.manual_seed(0)
     found = contribution(nn.Linear(6, 4), lambda m, x: (m(x) * slope).sum(1), torch.randn(1, 6), engine=engine)
     assert found <= BOUND * SLACK
+
+
+class NormOfSinglePrecision(nn.Module):
+    """A network of double precision whose norm is taken in single precision, as decoders do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(30, 40), nn.Linear(40, 7)
+        self.scale = nn.Parameter(torch.ones(40))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs).float()
+        found = hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + 1e-6)
+        output: Tensor = self.last(self.scale * found.softmax(-1).to(inputs.dtype))
+        return output
+
+
+def test_parts_in_single_precision_are_no_reason_to_refuse_a_model_of_double_precision() -> None:
+    for seed in range(8):
+        torch.manual_seed(seed)
+        model = NormOfSinglePrecision().double()
+        engine_clipped_sum(
+            BookKeeping(), model, steep, 3 * torch.randn(4, 30, dtype=torch.float64), Threshold(norm=BOUND)
+        )

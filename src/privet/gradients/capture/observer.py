@@ -39,6 +39,12 @@ _DERIVED = "_privet_derived"  # set on tensors that were seen to be computed fro
 _SPECIAL = DECOMPOSED.keys() | COMPOSITES.keys() | EXPANDING | ORDERING | {Tensor.to}
 
 
+def rounding_of(tensors: Iterable[Tensor]) -> float:
+    """Return the unit of the coarsest precision among tensors; integers have none."""
+    kinds = {tensor.dtype for tensor in tensors}
+    return max((torch.finfo(kind).eps for kind in kinds if kind.is_floating_point or kind.is_complex), default=0.0)
+
+
 @dataclass(slots=True)
 class Call:
     """An operation that was run, with what is known about it besides its result.
@@ -134,13 +140,15 @@ class Observer:
             )
         elif call.statistics is not None:
             return
-        call.known = KnownCall(is_private=private, use=use, is_half=recording.is_half, rearranges=recording.rearranges)
+        call.known = KnownCall(
+            is_private=private, use=use, rounding=recording.rounding, rearranges=recording.rearranges
+        )
 
     def _catch_up(self) -> None:
         """Take over what is known of the calls that were not observed."""
         known, self._recording.last_known = self._recording.last_known, None
         if known is not None:
-            self._recording.is_half |= known.is_half
+            self._recording.rounding = max(self._recording.rounding, known.rounding)
             self._recording.rearranges |= known.rearranges
 
     def _note_traits(
@@ -148,8 +156,7 @@ class Observer:
     ) -> None:
         recording = self._recording
         recording.packs = recording.packs or func is PACKING
-        if not recording.is_half:
-            recording.is_half = any(tensor.dtype in HALF for tensor in changed)
+        recording.rounding = max(recording.rounding, rounding_of(changed))
         if not recording.rearranges:
             recording.rearranges = rearranges(func, args, kwargs, recording.batch_size, is_batch)
 

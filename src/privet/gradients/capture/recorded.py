@@ -219,13 +219,13 @@ class KnownCall:
     Attributes:
         is_private: Whether the result descends from the examples.
         use: The use of parameters that it makes, if it makes one.
-        is_half: Whether the program had computed in half precision by then.
+        rounding: The unit of the coarsest precision in which the program had computed by then.
         rearranges: Whether it had moved rows by what is in the data by then.
     """
 
     is_private: bool
     use: KnownUse | None
-    is_half: bool
+    rounding: float
     rearranges: bool
 
 
@@ -249,7 +249,7 @@ class Recording:
     made: dict[int, tuple[StorageWeakRef, int]] = field(default_factory=dict)  # memory of results, where followed
     program: list[Function] = field(default_factory=list)  # every operation on examples or parameters, in order
     rearranges: bool = False  # whether where an example lies may depend on the data
-    is_half: bool = False  # whether parts of the program ran in half precision
+    rounding: float = 0.0  # the unit of the coarsest precision in which parts of the program ran
     asks_derived: bool = False  # whether code of the user may follow gradients of what is computed from parameters
     follower: Follower | None = None  # recognises or proves the program, where that is asked for
     last_known: KnownCall | None = None  # the last call that was not examined because it is known

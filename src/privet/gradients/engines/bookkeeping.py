@@ -391,7 +391,7 @@ class RunningBookKeeping:
         factors = clipper.factors.amin(1)
         weights = (factors if is_linear else torch.ones_like(factors)).masked_fill(~sound, 0)
         lengths = torch.linalg.vector_norm(norms, dim=1).masked_fill(~sound, 0)
-        tolerance = tolerance_of(norms.dtype, is_half=trial.is_half)
+        tolerance = tolerance_of(norms.dtype, rounding=trial.rounding)
         if into.scatter is not None:
             check_scattered(
                 trial, clipper.weighted_part, weights, norms.masked_fill(~sound.unsqueeze(1), math.nan), lengths,

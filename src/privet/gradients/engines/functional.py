@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.capture.capture import Capture
-from privet.gradients.capture.observer import HALF
+from privet.gradients.capture.observer import rounding_of
 from privet.gradients.capture.reaching import check_module_hooks
 from privet.gradients.capture.recorded import is_batch, tensors_in
 from privet.gradients.engines.clipper import Clipper
@@ -146,7 +146,7 @@ class RunningFunctional:
                 clipper = Clipper(into, batch_size, self._planner)
                 gradients, replayed = self._gradients(args, kwargs, cotangents, batch_size)
                 _check_replay(replayed, [outputs[index] for index in cotangents], losses)
-                tolerance = tolerance_of(into.flat.dtype, is_half=any(tensor.dtype in HALF for tensor in outputs))
+                tolerance = tolerance_of(into.flat.dtype, rounding=rounding_of(outputs))
                 _check_gradients(losses, gradients, self._parameters, self._layout, tolerance)
                 for position, part in enumerate(gradients):
                     clipper.take(position, Explicit(gradients=part))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from privet.errors import UnsupportedModel
-from privet.gradients.capture.observer import HALF
+from privet.gradients.capture.observer import rounding_of
 from privet.gradients.capture.recorded import Recording, Use
 from privet.gradients.engines.support import took_no_part
 from privet.gradients.rules.example_axis import ExampleAxis, FoldedAxis, WholeAxis, candidates, fits, is_finite
@@ -28,7 +28,10 @@ from privet.mechanism.layout import Layout
 
 # Two computations of a gradient may differ by this share of its length, and by a small share of the length of the whole
 # gradient, since some gradients are zero except for rounding (a bias before a softmax).
-_TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-4)}
+_TOLERANCES = (
+    (torch.finfo(torch.float64).eps, (1e-7, 1e-9)),
+    (torch.finfo(torch.float32).eps, (2e-3, 1e-4)),
+)
 _HALF_TOLERANCE = (5e-2, 5e-3)
 _LEAST_WEIGHT = 2.0**-20
 
@@ -44,7 +47,7 @@ class Trial:
         inputs: The batch's tensors, as leaves that require gradients.
         options: For each use, the example axes of its output that are still possible.
         refusals: For each use, the error if no axis remains.
-        is_half: Whether parts of the program ran in half precision.
+        rounding: The unit of the coarsest precision in which parts of the program ran.
         is_clean: Whether every loss and gradient was finite.
         silent: The uses at which nothing but zeros arrived so far: of them nothing was found out.
         pending: The last set, if it can wait for a backward pass that is needed anyway; None if no set is pending.
@@ -56,7 +59,7 @@ class Trial:
     inputs: Sequence[Tensor]
     options: Sequence[list[ExampleAxis]]
     refusals: Sequence[UnsupportedModel]
-    is_half: bool = False
+    rounding: float = 0.0
     is_clean: bool = True
     silent: set[int] = field(default_factory=set)
     pending: Tensor | None = None
@@ -122,7 +125,7 @@ class Trial:
             is_heard = bool(gradient.any())
             (self._heard if is_heard else self.silent).add(place)
             self.silent -= self._heard
-        self.is_half = self.is_half or gradient.dtype in HALF
+        self.rounding = max(self.rounding, rounding_of([gradient]))
         self.is_clean = self.is_clean and is_finite(gradient)
         choices[:] = [axis for axis in choices if fits(axis, gradient, absent)]
         if not choices:
@@ -200,7 +203,7 @@ def new_trial(
         inputs=inputs,
         options=options,
         refusals=[_mixes_examples(use, recording, layout) for use in recording.uses],
-        is_half=recording.is_half,
+        rounding=recording.rounding,
         is_clean=bool(losses.detach().isfinite().all()),
     )
 
@@ -285,7 +288,7 @@ def check_sums(
         truth = truth if keep is None else truth * keep
         truth = truth if frame is None else frame.whitened(truth)
         found = weighted_sum(chosen)
-        relative, absolute = tolerance_of(found.dtype, is_half=trial.is_half)
+        relative, absolute = tolerance_of(found.dtype, rounding=trial.rounding)
         slack = absolute * (chosen * lengths).sum()
         wrong &= {
             name
@@ -308,9 +311,13 @@ def no_sum(names: Sequence[str]) -> UnsupportedModel:
     )
 
 
-def tolerance_of(dtype: torch.dtype, *, is_half: bool) -> tuple[float, float]:
-    """Return how far rounding may move a gradient: as a share of its length, and of the whole gradient's length."""
-    return _HALF_TOLERANCE if is_half else _TOLERANCE.get(dtype, _HALF_TOLERANCE)
+def tolerance_of(dtype: torch.dtype, *, rounding: float) -> tuple[float, float]:
+    """Return how far rounding may move a gradient: as a share of its length, and of the whole gradient's length.
+
+    The coarsest precision in the program counts: models in double precision may take norms in single precision.
+    """
+    coarsest = max(rounding, torch.finfo(dtype).eps)
+    return next((found for unit, found in _TOLERANCES if coarsest <= unit), _HALF_TOLERANCE)
 
 
 def _autograd_sum(trial: Trial, weights: Tensor, parameters: Sequence[nn.Parameter], layout: Layout) -> Tensor:
