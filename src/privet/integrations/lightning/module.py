@@ -6,7 +6,6 @@ it neither clips, scales nor accumulates; its ``optimizer.step()`` finishes the 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError, DependencyError, LoopError
 from privet.integrations.hugging_face.private_run import Evaluation, PrivateRun
-from privet.integrations.stepping import LogicalSteps, StepOptimizer
+from privet.integrations.stepping import LogicalSteps, StepOptimizer, advance
 from privet.training.batching import Collate, MapDataset, check_dataset
 from privet.training.session import Session, Step
 from privet.training.start import privatize
@@ -319,11 +318,7 @@ def _advance(schedules: list[tuple[str, Any]], done: int, *, per_epoch: int) -> 
         wanted = done if interval == "step" else done // per_epoch
         if schedule.last_epoch > wanted:
             raise LoopError("The schedule of learning rates is ahead of the ledger: it belongs to another run.")
-        with warnings.catch_warnings():
-            # the optimizer has not stepped in this process, and torch says so
-            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-            for _ in range(wanted - schedule.last_epoch):
-                schedule.step()
+        advance(schedule, by=wanted - schedule.last_epoch)
 
 
 def _count_from(trainer: Any, done: int, *, per_epoch: int) -> None:
