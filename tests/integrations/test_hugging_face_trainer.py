@@ -159,11 +159,11 @@ def test_a_resumed_run_skips_no_batch_and_charges_none_twice(tmp_path: Path, mon
 
     monkeypatch.setattr(PrivateTrainer, "training_step", noted)
     monkeypatch.setattr("transformers.trainer.skip_first_batches", refuse)
-    first = trainer_of(tmp_path, decoder(), private=private, **settings)
+    first = trainer_of(tmp_path, decoder(dtype=torch.float32), private=private, **settings)
     first.add_callback(Stop(4, KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         first.train()
-    second = trainer_of(tmp_path, decoder(), private=private, **settings)
+    second = trainer_of(tmp_path, decoder(dtype=torch.float32), private=private, **settings)
     second.train(resume_from_checkpoint=True)
     assert summed == list(range(10))
     ledger = Ledger.open(tmp_path / "privet" / "ledger.jsonl", plan_hash=private.plan.hash)
@@ -207,6 +207,9 @@ def test_a_second_run_in_the_same_folder_and_a_checkpoint_of_others_are_refused(
         trainer_of(tmp_path / "a", decoder()).train()
     with pytest.raises(LedgerError, match="holds no ledger"):
         trainer_of(tmp_path / "b", decoder()).train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3"))
+    other = run(plan=plan(steps=7))
+    with pytest.raises(LedgerError, match="belongs to the plan"):  # told before files of the other model are loaded
+        trainer_of(tmp_path / "a", encoder(), private=other).train(resume_from_checkpoint=True)
     (tmp_path / "a" / "checkpoint-3" / "privet_state.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"has no privet_state\.safetensors"):
         trainer_of(tmp_path / "a", decoder()).train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3"))

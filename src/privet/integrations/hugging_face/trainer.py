@@ -125,7 +125,7 @@ class PrivateTraining:
         stopping = any(isinstance(each, EarlyStoppingCallback) for each in self.callback_handler.callbacks)
         if stopping and self.private.evaluation is Evaluation.UNDECLARED:
             raise ArgumentError(f"EarlyStoppingCallback {UNDECLARED}")
-        start = self._files().starting_point(resume_from_checkpoint)
+        start = self._files().starting_point(resume_from_checkpoint, self.private)
         output = super().train(start, trial, ignore_keys_for_eval)  # type: ignore[misc]
         return output._replace(training_loss=float("nan"))  # zeros were added up
 

@@ -48,13 +48,13 @@ class TrainerFiles:
             assumptions=private.evaluation.assumptions,
         )
 
-    def starting_point(self, resumed: Any) -> Any:
+    def starting_point(self, resumed: Any, private: PrivateRun) -> Any:
         """Return the trainer's checkpoint to go on from, as the trainer names it; None where it has none.
 
         A run that was stopped before the first checkpoint of the trainer goes on from that of its session.
 
         Raises:
-            LedgerError: a run was begun here and is not resumed, or the other way round.
+            LedgerError: a run was begun here and is not resumed, or the other way round; or its plan was another.
         """
         has_ledger = self.run.ledger_path.exists()
         if has_ledger and not resumed:
@@ -67,6 +67,8 @@ class TrainerFiles:
                 f"{self.run.path} holds no ledger, so what the checkpoint has cost is unknown. Bring the ledger back, "
                 "or start a new run from weights that are public."
             )
+        if resumed:  # before the trainer loads files of what may be another model
+            self.run.open_ledger(private.plan, is_seeded=private.seed is not None).close()
         steps = (each.name.removeprefix("checkpoint-") for each in self.output.glob("checkpoint-*"))
         return None if resumed is True and not any(step.isdigit() for step in steps) else resumed
 
