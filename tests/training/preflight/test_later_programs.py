@@ -518,7 +518,8 @@ def test_a_step_that_was_given_up_is_no_verdict_on_the_program_of_the_next(num_b
 
 def test_experiments_that_a_given_up_step_failed_are_made_with_the_program_of_the_next() -> None:
     model = network()
-    losses, calls = losses_of(model), []
+    losses = losses_of(model)
+    calls: list[int] = []
 
     def noted(x: Tensor, y: Tensor) -> Tensor:
         calls[-1] += 1
