@@ -106,6 +106,13 @@ def test_perplexity_is_that_of_all_tokens_together(tmp_path: Path) -> None:
     assert perplexity(model, rows) == pytest.approx(math.exp(float(loss)), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["reviews.csv", "notes.txt", "letters.jsonl.gz"])
+def test_files_named_as_another_format_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("review,label\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"\*\.jsonl"):
+        read_pairs(tmp_path / name)
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match="is not the folder of a model"):
         FineTuning(model=tmp_path).causal()

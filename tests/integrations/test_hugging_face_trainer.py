@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 import privet as pv
 from privet.accounting.ledger import Ledger
-from privet.errors import CheckpointError, LedgerError, LoopError
+from privet.errors import CheckpointError, DataError, LedgerError, LoopError
 from privet.integrations import PrivateTrainer
 from tests.integrations.tiny import (
     arguments,
@@ -123,6 +123,62 @@ def test_a_run_goes_on_from_the_trainers_checkpoint_and_lost_steps_stay_paid_for
     assert second.lr_scheduler.last_epoch == 6
 
 
+def test_a_run_stopped_before_its_first_checkpoint_goes_on_from_that_of_its_session(tmp_path: Path) -> None:
+    private = run(seed=None)
+    first = trainer_of(tmp_path, decoder(dtype=torch.float32), private=private)  # no checkpoints of the trainer
+    first.add_callback(Stop(3, KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        first.train()
+    stopped = first.model.state_dict()
+    second = trainer_of(tmp_path, decoder(seed=9, dtype=torch.float32), private=private)
+    found: dict[str, Any] = {}
+
+    class Look(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            found.update({name: value.clone() for name, value in second.model.state_dict().items()})
+
+    second.add_callback(Look)
+    assert second.train(resume_from_checkpoint=True).global_step == 6
+    assert all(torch.equal(found[name], stopped[name]) for name in stopped)
+    assert second.session.steps_taken == 6  # type: ignore[union-attr] # nothing was lost
+    assert second.guarantee().epsilon == private.plan.guarantee().epsilon
+
+
+def test_a_resumed_run_skips_no_batch_and_charges_none_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private = run(seed=None, plan=plan(steps=10))  # epochs of five steps
+    settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3, "ignore_data_skip": False}
+    summed: list[int] = []
+    sum_one = PrivateTrainer.training_step
+
+    def noted(self: PrivateTrainer, model: Any, step: Any, *given: Any) -> Any:
+        summed.append(step.index)
+        return sum_one(self, model, step, *given)
+
+    def refuse(*given: Any, **named: Any) -> Any:
+        raise AssertionError("transformers skips batches")
+
+    monkeypatch.setattr(PrivateTrainer, "training_step", noted)
+    monkeypatch.setattr("transformers.trainer.skip_first_batches", refuse)
+    first = trainer_of(tmp_path, decoder(dtype=torch.float32), private=private, **settings)
+    first.add_callback(Stop(4, KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        first.train()
+    second = trainer_of(tmp_path, decoder(dtype=torch.float32), private=private, **settings)
+    second.train(resume_from_checkpoint=True)
+    assert summed == list(range(10))
+    ledger = Ledger.open(tmp_path / "privet" / "ledger.jsonl", plan_hash=private.plan.hash)
+    assert ledger.charged_rounds == private.plan.num_rounds
+    ledger.close()
+    epochs = {entry["step"]: entry["epoch"] for entry in second.state.log_history}
+    assert (epochs[5], epochs[7], epochs[10]) == (1.0, 1.4, 2.0)  # of the plan, not of what was left to do
+
+
+def test_a_batch_without_labels_is_refused_with_the_names_it_has(tmp_path: Path) -> None:
+    unlabelled = [{name: value for name, value in item.items() if name != "labels"} for item in texts()]
+    with pytest.raises(DataError, match="has no labels, only input_ids, attention_mask"):
+        trainer_of(tmp_path, encoder(), data=unlabelled).train()
+
+
 def test_a_resumed_run_has_the_weights_and_the_optimizer_of_its_checkpoint(tmp_path: Path) -> None:
     private, settings = run(seed=None), {"save_strategy": "steps", "save_steps": 2}
     first = trainer_of(tmp_path, decoder(dtype=torch.float32), private=private, **settings)
@@ -151,6 +207,9 @@ def test_a_second_run_in_the_same_folder_and_a_checkpoint_of_others_are_refused(
         trainer_of(tmp_path / "a", decoder()).train()
     with pytest.raises(LedgerError, match="holds no ledger"):
         trainer_of(tmp_path / "b", decoder()).train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3"))
+    other = run(plan=plan(steps=7))
+    with pytest.raises(LedgerError, match="belongs to the plan"):  # told before files of the other model are loaded
+        trainer_of(tmp_path / "a", encoder(), private=other).train(resume_from_checkpoint=True)
     (tmp_path / "a" / "checkpoint-3" / "privet_state.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"has no privet_state\.safetensors"):
         trainer_of(tmp_path / "a", decoder()).train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3"))

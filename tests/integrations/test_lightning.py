@@ -240,6 +240,40 @@ def test_a_checkpoint_without_its_ledger_is_refused(tmp_path: Path) -> None:
             trainer(tmp_path).fit(Job(), steps(folder=folder), ckpt_path=str(tmp_path / "theirs.ckpt"))
 
 
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"max_epochs": 1}, ["max_epochs=1 ends training after 10 of the plan's 20 steps"]),
+        ({"max_epochs": -1, "max_steps": 15}, ["max_steps=15 ends training after 15 of the plan's 20 steps"]),
+        ({"max_epochs": 2}, []),
+        ({"max_epochs": -1}, []),
+    ],
+    ids=["epochs", "steps", "enough", "no limit"],
+)
+def test_a_trainer_that_stops_before_the_plan_does_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, limits: dict[str, int], said: list[str]
+) -> None:
+    job, fit = Job(), trainer(tmp_path, **limits)
+    fit.fit(job, steps())
+    assert fit.global_step == (int(said[0].split(" after ")[1].split()[0]) if said else 20)
+    found = [record.getMessage() for record in caplog.records if "ends training" in record.getMessage()]
+    assert len(found) == len(said)
+    assert all(message.startswith(start) for message, start in zip(found, said, strict=True))
+
+
+def test_an_epoch_that_the_plan_cuts_short_is_validated(tmp_path: Path) -> None:
+    validated: list[int] = []
+
+    class Look(lightning.Callback):  # type: ignore[misc]
+        def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+            validated.append(trainer.global_step)
+
+    short = pv.Plan.dpsgd(dataset_size=40, batch_size=4, steps=13, noise_multiplier=1.0, delta=1e-3)
+    fit = trainer(tmp_path, callbacks=[Look()], num_sanity_val_steps=0)
+    fit.fit(Job(), steps(plan=short), DataLoader(data(), batch_size=20))
+    assert validated == [10, 13]
+
+
 def test_averages_of_weights_by_lightning_are_noticed(tmp_path: Path) -> None:
     with pytest.raises((WeightsChanged, LoopError, ArgumentError, MisconfigurationException)):
         trainer(tmp_path, callbacks=[StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=0.1)], max_epochs=2).fit(

@@ -290,6 +290,11 @@ def test_scoring_needs_targets() -> None:
         classifier().fit(*two_classes(8)).score(two_classes(8)[0])
 
 
+def test_a_number_in_the_place_of_the_list_of_classes_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"classes=range\(10\)"):
+        classifier(classes=2).fit(*two_classes(8))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("epsilon", 0.0), ("epsilon", float("nan")), ("delta", 0.0), ("delta", 1.0), ("dataset_size", 0), ("epochs", 1.5)],

@@ -218,7 +218,10 @@ class EngineLoader:
 
 def _batch_size(loader: DataLoader[Any]) -> float:
     if loader.batch_size is None:
-        raise DataError("data_loader must be a DataLoader with batch_size=..., which is the mean size of a batch.")
+        raise DataError(
+            "data_loader must be a DataLoader with batch_size=..., which is the mean size of a batch. One that "
+            "Accelerate or another library prepared has none: pass the loader as it was before."
+        )
     return float(loader.batch_size)
 
 

@@ -6,6 +6,7 @@ the loader is one logical step, also an empty one, and ``optimizer.step()`` is `
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -49,6 +50,15 @@ class LogicalSteps:
         for step in islice(self._walk, self._steps_per_epoch - self._num_given % self._steps_per_epoch):
             self._num_given += 1
             yield step
+
+
+def advance(schedule: Any, *, by: int) -> None:
+    """Bring a schedule of learning rates to the public number of the step: steps that a crash lost stay paid for."""
+    with warnings.catch_warnings():
+        # the optimizer has not stepped in this process, and torch says so
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        for _ in range(by):
+            schedule.step()
 
 
 class StepOptimizer(Optimizer):

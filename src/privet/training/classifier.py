@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privet.errors import DataError
+from privet.errors import ArgumentError, DataError
 from privet.plan import Plan
 from privet.training.batching import MapDataset
 from privet.training.estimator import PrivateEstimator
@@ -92,7 +92,11 @@ class PrivateClassifier(PrivateEstimator):
 
     def _class_list(self) -> ClassList:
         given = self.classes
-        return given if isinstance(given, ClassList) else DeclaredClasses(given or ())
+        if isinstance(given, ClassList):
+            return given
+        if not isinstance(given, Iterable):
+            raise ArgumentError(f"classes must list the classes, got {given!r}. Numbers from 0 on: classes=range(10).")
+        return DeclaredClasses(given)
 
     def _fit_pairs(self, dataset: MapDataset, plan: Plan | None) -> None:
         if not isinstance(self.model, nn.Module):

@@ -71,7 +71,7 @@ class Session(RunAccess):
                 number of steps charged by default. It changes neither the charge nor the number of steps left.
         """
         if not self._is_open:
-            raise LoopError("session.steps() belongs inside the session's with block.")
+            raise LoopError("session.steps() belongs inside the session's with block, or between open() and close().")
         if self._open_step is not None and not self._open_step.is_updated:
             raise LoopError(
                 f"Step {self._open_step.index} is still open. Finish it with step.update(), or give it up "

@@ -193,6 +193,7 @@ class LogicalBatch:
         if self._stage is not _Stage.FRESH:
             raise LoopError(refusal)
         self._stage = _Stage.WALKING
+        self._how.preflight.begin_step()
 
     def check_complete(self) -> None:
         """Refuse a batch whose examples are not all in the sum; tell of new evidence before the sum is used."""

@@ -489,3 +489,54 @@ def test_a_program_that_runs_on_no_made_up_batch_needs_the_users_word() -> None:
         train(model, losses, data, accumulated, waive=[reads])
     experiments = Waiver(check=Check.EXPERIMENTS, because="made-up numbers have fractions")
     train(model, losses, data, accumulated, waive=[reads, experiments])
+
+
+def _raise(*batch: Tensor) -> Tensor:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("num_before", [0, 1, 4], ids=["first step", "second step", "fifth step"])
+def test_a_step_that_was_given_up_is_no_verdict_on_the_program_of_the_next(num_before: int) -> None:
+    model = network()
+    losses = losses_of(model)
+    data = examples()
+    with privatize(model, plain_sgd(model), data, full_batch(num_before + 2)) as private:
+        walk = private.steps()
+        for _ in range(num_before):
+            step = next(walk)
+            step.accumulate(losses)
+            step.update()
+        step = next(walk)
+        with pytest.raises(ZeroDivisionError):
+            step.accumulate(_raise)
+        private.give_up_step()
+        for step in private.steps():
+            step.accumulate(losses)
+            step.update()
+        assert private.steps_taken == num_before + 1
+
+
+def test_experiments_that_a_given_up_step_failed_are_made_with_the_program_of_the_next() -> None:
+    model = network()
+    losses = losses_of(model)
+    calls: list[int] = []
+
+    def noted(x: Tensor, y: Tensor) -> Tensor:
+        calls[-1] += 1
+        return losses(x, y)
+
+    with privatize(model, plain_sgd(model), examples(), full_batch(7)) as private:
+        for step in private.steps():
+            if step.index == 4:  # experiments are due at powers of two
+                with pytest.raises(ZeroDivisionError):
+                    step.accumulate(_raise)
+                private.give_up_step()
+                break
+            step.accumulate(losses)
+            step.update()
+        for step in private.steps():
+            calls.append(0)
+            step.accumulate(noted)
+            step.update()
+    assert len(calls) == 2
+    assert calls[0] > calls[1]

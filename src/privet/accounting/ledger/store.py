@@ -270,8 +270,8 @@ class LedgerFile:
             self._files.lock(self._handle)
         except BlockingIOError:
             raise LedgerBusy(
-                f"The ledger {self._path} is in use by another process. Wait until it ends; "
-                "worker processes that it left behind hold the ledger too."
+                f"The ledger {self._path} is in use by another process, or by an open session of this one. Wait "
+                "until it ends, or close that session; worker processes that were left behind hold the ledger too."
             ) from None
         if self._files.state(self._handle).num_names == 0:
             raise LedgerBusy(f"The ledger {self._path} was replaced while it was being opened. Try again.")

@@ -111,8 +111,7 @@ class FineTuning:
             train_dataset=rows,
             private=PrivateRun(plan=plan, seed=self.seed),
         )
-        has_checkpoint = any(folder.glob("checkpoint-*")) and (folder / "privet" / "ledger.jsonl").exists()
-        trainer.train(resume_from_checkpoint=True if has_checkpoint else None)
+        trainer.train(resume_from_checkpoint=(folder / "privet" / "ledger.jsonl").exists())
         guarantee = trainer.guarantee()
         trainer.model.save_pretrained(folder / ADAPTER_FOLDER)
         (folder / ADAPTER_FOLDER / "guarantee.txt").write_text(f"{guarantee}\n", encoding="utf-8")

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from privet.errors import UnsupportedModel
+from privet.errors import DataError, UnsupportedModel
 
 IGNORED = -100
 """The label of tokens that have no part in the loss, as everywhere in transformers."""
@@ -105,14 +105,21 @@ def supervised(trainer: Any, model: nn.Module, inputs: Mapping[str, Any]) -> Ten
     """Return one loss per example for a model with labels; a ``compute_loss_func`` must return the same.
 
     Raises:
+        DataError: there are no labels.
         UnsupportedModel: the user's function returns something else than one loss per example.
     """
     given = dict(inputs)
     task, inner = task_of(model), bare_model(model)
-    labels = (
-        tuple(given.pop(name) for name in ("start_positions", "end_positions")) if task.endswith("Answering") else None
-    )
-    labels = given.pop("labels") if labels is None else labels
+    names = ("start_positions", "end_positions") if task.endswith("Answering") else ("labels",)
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise DataError(
+            f"The batch has no {' and no '.join(missing)}, only {', '.join(given)}. Name the column of "
+            "a class 'label'; the trainer drops names that the model does not take. For texts use a collator that "
+            "makes labels, such as DataCollatorForLanguageModeling."
+        )
+    taken = tuple(given.pop(name) for name in names)
+    labels = taken if len(taken) > 1 else taken[0]
     if inner.config.is_encoder_decoder and "decoder_input_ids" not in given and isinstance(labels, Tensor):
         given["decoder_input_ids"] = inner.prepare_decoder_input_ids_from_labels(labels=labels)
     outputs = model(**given)

@@ -52,12 +52,21 @@ class TokenRows:
         yield from self.columns.values()
 
 
+_OTHER_FORMATS = (".csv", ".tsv", ".txt", ".parquet", ".arrow", ".xlsx", ".gz", ".zip")
+
+
 def read_pairs(path: Path) -> list[TextPair]:
     """Read a file of JSON lines with ``text``, or with ``prompt`` and ``answer``; every line is one record.
 
     Raises:
-        DataError: the file cannot be read as text. Lines that are not such objects count as empty records.
+        DataError: the file's name is that of another format, or it cannot be read as text. Lines that are not such
+            objects count as empty records.
     """
+    if path.suffix.lower() in _OTHER_FORMATS:  # its lines would all count as empty ones
+        raise DataError(
+            f"{path} is named as a file of another format than JSON lines. Write one object per line, "
+            '{"text": "..."} or {"prompt": "...", "answer": "..."}, into a file named *.jsonl.'
+        )
     lines = _text_of(path).splitlines()
     return [_pair(line) for line in lines]
 

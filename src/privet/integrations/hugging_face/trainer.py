@@ -22,13 +22,13 @@ from privet.integrations.hugging_face.losses import supervised
 from privet.integrations.hugging_face.preferences import paired, preferences
 from privet.integrations.hugging_face.private_run import Evaluation, PrivateRun
 from privet.integrations.hugging_face.trainer_files import TrainerFiles, add_to_card
-from privet.integrations.stepping import LogicalSteps, StepOptimizer
+from privet.integrations.stepping import LogicalSteps, StepOptimizer, advance
 from privet.training.session import Session, Step
 from privet.training.start import privatize
 from privet.training.telemetry import Unprotected
 
 try:
-    from transformers import EarlyStoppingCallback, Trainer, TrainingArguments
+    from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 except ImportError as missing:  # pragma: no cover (installed in the other environment)
     raise DependencyError(
         "The private trainer needs transformers and accelerate. Install them with: pip install 'privet[transformers]'."
@@ -44,6 +44,16 @@ _PAIRS = ("trl.trainer.dpo_trainer.DPOTrainer",)
 _LIBRARIES = ("transformers.", "trl.", "privet.")
 # What a trainer logs of private batches.
 _EXACT = ("loss", "grad_norm", "train_loss")
+
+
+class _EpochOfStep(TrainerCallback):  # type: ignore[misc] # transformers has no types here
+    """Derives the epoch from the public number of the step; the loop would count from where it was resumed."""
+
+    def __init__(self, steps_per_epoch: int) -> None:
+        self._steps_per_epoch = steps_per_epoch
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        state.epoch = state.global_step / self._steps_per_epoch
 
 
 class PrivateTraining:
@@ -86,6 +96,7 @@ class PrivateTraining:
         if isinstance(named.get("args"), TrainingArguments):
             named["args"] = governed(named["args"], private)
         super().__init__(*given, **named)
+        self.callback_handler.callbacks.insert(0, _EpochOfStep(private.plan.sampling.steps_per_epoch))
 
     def compute_losses(self, model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
         """Return one loss per example, in the order of the batch; never a mean over examples or over a batch's tokens.
@@ -114,8 +125,8 @@ class PrivateTraining:
         stopping = any(isinstance(each, EarlyStoppingCallback) for each in self.callback_handler.callbacks)
         if stopping and self.private.evaluation is Evaluation.UNDECLARED:
             raise ArgumentError(f"EarlyStoppingCallback {UNDECLARED}")
-        self._files().check_start(is_resumed=bool(resume_from_checkpoint))
-        output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)  # type: ignore[misc]
+        start = self._files().starting_point(resume_from_checkpoint, self.private)
+        output = super().train(start, trial, ignore_keys_for_eval)  # type: ignore[misc]
         return output._replace(training_loss=float("nan"))  # zeros were added up
 
     def hyperparameter_search(self, *given: Any, **named: Any) -> Any:
@@ -152,10 +163,11 @@ class PrivateTraining:
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)  # type: ignore[misc]
         self._files().bring(resume_from_checkpoint)
+        rates = [group["lr"] for group in self._stepped.param_groups]  # where the schedule stands
         self.session = session = self._opened()
-        # the schedule goes by the public number of the step: steps that a crash lost stay paid for
-        for _ in range(session.steps_charged - self.state.global_step):
-            self.lr_scheduler.step()
+        for group, rate in zip(self._stepped.param_groups, rates, strict=True):
+            group["lr"] = rate
+        advance(self.lr_scheduler, by=session.steps_charged - self.state.global_step)
         self.state.global_step = session.steps_charged
         self._steps.begin(session.steps(), first=session.steps_charged)
         return prepared

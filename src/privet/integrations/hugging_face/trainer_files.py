@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from privet.accounting.guarantee import Guarantee
 from privet.errors import CheckpointError, LedgerError
@@ -47,23 +48,29 @@ class TrainerFiles:
             assumptions=private.evaluation.assumptions,
         )
 
-    def check_start(self, *, is_resumed: bool) -> None:
-        """Refuse to begin where another run was begun, and to go on where none was.
+    def starting_point(self, resumed: Any, private: PrivateRun) -> Any:
+        """Return the trainer's checkpoint to go on from, as the trainer names it; None where it has none.
+
+        A run that was stopped before the first checkpoint of the trainer goes on from that of its session.
 
         Raises:
-            LedgerError: saying what to do.
+            LedgerError: a run was begun here and is not resumed, or the other way round; or its plan was another.
         """
         has_ledger = self.run.ledger_path.exists()
-        if has_ledger and not is_resumed:
+        if has_ledger and not resumed:
             raise LedgerError(
                 f"{self.run.path} holds the ledger of a run. Go on with it: train(resume_from_checkpoint=True). A new "
                 "run, whose cost adds to that of the old one, needs an output_dir of its own."
             )
-        if is_resumed and not has_ledger:
+        if resumed and not has_ledger:
             raise LedgerError(
                 f"{self.run.path} holds no ledger, so what the checkpoint has cost is unknown. Bring the ledger back, "
                 "or start a new run from weights that are public."
             )
+        if resumed:  # before the trainer loads files of what may be another model
+            self.run.open_ledger(private.plan, is_seeded=private.seed is not None).close()
+        steps = (each.name.removeprefix("checkpoint-") for each in self.output.glob("checkpoint-*"))
+        return None if resumed is True and not any(step.isdigit() for step in steps) else resumed
 
     def keep(self, *, step: int) -> None:
         """Copy the run's newest checkpoint into the trainer's checkpoint of this step."""

@@ -6,7 +6,7 @@ it neither clips, scales nor accumulates; its ``optimizer.step()`` finishes the 
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError, DependencyError, LoopError
 from privet.integrations.hugging_face.private_run import Evaluation, PrivateRun
-from privet.integrations.stepping import LogicalSteps, StepOptimizer
+from privet.integrations.stepping import LogicalSteps, StepOptimizer, advance
 from privet.training.batching import Collate, MapDataset, check_dataset
 from privet.training.session import Session, Step
 from privet.training.start import privatize
@@ -34,6 +34,9 @@ except ImportError as missing:  # pragma: no cover (installed in the other envir
     raise DependencyError(
         "Private modules of Lightning need it. Install it with: pip install 'privet[lightning]'."
     ) from missing
+
+
+_LOG = logging.getLogger("privet")
 
 
 class PrivateSteps(LogicalSteps):
@@ -204,6 +207,7 @@ class _SessionOfFit(lightning.Callback):  # type: ignore[misc] # likewise
         trainer.strategy.optimizers = [pl_module._fit.optimizer]
         _count_from(trainer, done, per_epoch=len(steps))
         steps.begin(session.steps(), first=done)
+        _tell_of_early_end(trainer, private.plan.num_steps, per_epoch=len(steps))
         trainer.should_stop = trainer.should_stop or done >= private.plan.num_steps
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -292,6 +296,18 @@ def _check_trainer(trainer: Any, private: PrivateRun) -> None:
             )
 
 
+def _tell_of_early_end(trainer: Any, num_steps: int, *, per_epoch: int) -> None:
+    """Say that the trainer will stop before the plan does; a shorter plan would have had less noise."""
+    limits = {"max_epochs": (trainer.max_epochs, per_epoch), "max_steps": (trainer.max_steps, 1)}
+    for name, (limit, length) in limits.items():
+        if limit is not None and 0 <= limit * length < num_steps:
+            _LOG.warning(
+                "%s=%d ends training after %d of the plan's %d steps, whose noise was made for all of them. Leave the "
+                "end to the plan (max_epochs=-1), or make the plan with fewer steps.",
+                name, limit, limit * length, num_steps,
+            )  # fmt: skip
+
+
 def _deciders(trainer: Any) -> Iterator[str]:
     for callback in trainer.callbacks:
         decides = isinstance(callback, EarlyStopping)
@@ -319,11 +335,7 @@ def _advance(schedules: list[tuple[str, Any]], done: int, *, per_epoch: int) -> 
         wanted = done if interval == "step" else done // per_epoch
         if schedule.last_epoch > wanted:
             raise LoopError("The schedule of learning rates is ahead of the ledger: it belongs to another run.")
-        with warnings.catch_warnings():
-            # the optimizer has not stepped in this process, and torch says so
-            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-            for _ in range(wanted - schedule.last_epoch):
-                schedule.step()
+        advance(schedule, by=wanted - schedule.last_epoch)
 
 
 def _count_from(trainer: Any, done: int, *, per_epoch: int) -> None:

@@ -212,6 +212,14 @@ class Preflight:
         self._is_proven = finding is not None and finding.is_proven
         self._first_kind = () if finding is None else finding.calls
 
+    def begin_step(self) -> None:
+        """Make the experiments due again if those of a step that was given up had failed.
+
+        Its program released nothing, and may be another than that of this step.
+        """
+        if self.failures:
+            self.failures, self.next_step = (), 0
+
     def check_held(self) -> None:
         """Refuse the program if every experiment failed, although the program has run on real examples.
 
