@@ -172,7 +172,10 @@ WRONG_RECIPES = {
     "label as feature": (('name = "sex"', 'name = "income"'), "'income' is declared twice"),
     "one class": (('["low", "high"]', '["low"]'), "at least two classes"),
     "foreign default": (('default = "east"', 'default = "west"'), "one of its declared categories"),
-    "label of numbers": (('categories = ["low", "high"]', "low = 0, high = 1"), "a label holds classes. Write target in the place of label"),
+    "label of numbers": (
+        ('categories = ["low", "high"]', "low = 0, high = 1"),
+        "a label holds classes. Write target in the place of label",
+    ),
     "unknown key": (("delimiter", "separator"), "table.separator is not part of a recipe"),
 }
 
