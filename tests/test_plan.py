@@ -329,7 +329,7 @@ def test_a_fingerprint_is_the_same_in_another_process_and_after_accounting() -> 
 def test_every_guarantee_says_what_it_rests_on(unit: Unit) -> None:
     found = plan(unit=unit)
     for promise in (found.guarantee(), found.account(HypotheticalCharges(planned=found.segments[:1]))):
-        for word in ("learning rates", "stopping", "between steps", f"one {unit.value} is one"):
+        for word in ("learning rates", "stopping", "public changes only", f"one {unit.value} is one"):
             assert sum(word in each for each in promise.assumptions) == 1
             assert word in promise.statement()
 

@@ -42,7 +42,7 @@ OPTIONS = session.Options(
 
 def needs_its_library(name: str) -> None:
     for library in ("transformers", "torchvision"):
-        if f"of {library}" in CASES[name].workload.description or name == "lora":
+        if f"of {library}" in CASES[name].workload.description or name in {"lora", "minilm_lora"}:
             pytest.importorskip(library)
 
 

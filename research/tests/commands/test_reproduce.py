@@ -10,7 +10,7 @@ import torch
 from privet.errors import DependencyError
 from privet_research.reproduction.entry import entries
 from privet_research.reproduction.publications import PUBLICATIONS
-from privet_research.studies import noise_problems, noise_shape, sparsification_signs
+from privet_research.studies import mask_tasks, noise_problems, noise_shape
 from tests.cli.conftest import Ask
 
 
@@ -87,8 +87,8 @@ def test_everything_that_can_be_run_here_may_be_nothing(
 
 @pytest.mark.parametrize(
     "load",
-    [noise_shape._digits, noise_problems.read_digits, lambda: sparsification_signs.digits(torch.device("cpu"))],
-    ids=["noise_shape", "noise_problems", "sparsification_signs"],
+    [noise_shape._digits, noise_problems.read_digits, lambda: mask_tasks.DIGITS.load(torch.device("cpu"))],
+    ids=["noise_shape", "noise_problems", "mask_tasks"],
 )
 def test_a_missing_package_is_named_as_a_shell_takes_it(
     load: Callable[[], object], monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,6 @@ from privet.mechanism.clipping import KeepOrDrop
 from privet.models import tutorial_cnn
 from privet_research.studies.catalogue import STUDIES
 from privet_research.studies.clipping_course import (
-    _told,
     cifar10_course,
     course_table,
     mnist_course,
@@ -129,7 +128,7 @@ def test_a_run_that_diverges_says_so_and_has_no_end() -> None:
         model[1].weight.data.fill_(torch.nan)
         yield 2, model
 
-    rows = list(_told("non-private", epochs(), data, data, seed=4))
+    rows = list(_rows_of("non-private", epochs(), data, data, seed=4))
     assert [row["part"] for row in rows] == ["course", "diverged"]
     assert rows[1]["accuracy"] is None
     assert "non-private, seed 4, epoch 2" in course_table(rows)

@@ -65,7 +65,7 @@ def sweep(
     if max_epsilon is not None and not charged:
         raise click.UsageError("--max-epsilon is for --charged: nothing else is charged.")
     overrides = (*overrides, f"evaluation.epsilon={evaluate_epsilon!r}") if charged else overrides
-    recipes = [_recipe(recipe, epsilon, overrides, quick=quick, public=public) for epsilon in asked]
+    recipes = [_recipe(recipe, epsilon, overrides, quick=quick, public=public, charged=charged) for epsilon in asked]
     from privet.reports.sweep_page import HEADER, sweep_rows, write_sweep
 
     shown = (lambda point: None) if as_json else _show_point
@@ -149,7 +149,9 @@ def _numbers(text: str) -> list[float]:
     return found
 
 
-def _recipe(name: str, epsilon: float, overrides: tuple[str, ...], *, quick: bool, public: str | None) -> Recipe:
+def _recipe(
+    name: str, epsilon: float, overrides: tuple[str, ...], *, quick: bool, public: str | None, charged: bool
+) -> Recipe:
     from dataclasses import replace
 
     from privet.runs.recipes.recipe_files import load_recipe, packaged_recipes
@@ -159,7 +161,7 @@ def _recipe(name: str, epsilon: float, overrides: tuple[str, ...], *, quick: boo
         if public is not None:
             own = replace(own, size=_training_size(own, public))
         with redirect_stderr(io.StringIO()):  # its remarks are about one run that is trained and kept
-            return own.recipe_for(name, overrides)
+            return own.recipe_for(name, overrides, reads_records=charged)
     return load_recipe(name, [*own.overrides(), *overrides], quick=quick)
 
 

@@ -62,8 +62,13 @@ class OwnData:
             **{field.name: None if kept.get(field.name) == () else kept.get(field.name) for field in fields(cls)}
         )
 
-    def recipe_for(self, path: str, overrides: Sequence[str]) -> Recipe:
+    def recipe_for(self, path: str, overrides: Sequence[str], *, reads_records: bool = True) -> Recipe:
         """Return the recipe for a table or a folder of images; remarks on stderr name the chosen defaults.
+
+        Args:
+            path: The table, or the folder of images.
+            overrides: ``a.b=value``, as for a recipe in a file.
+            reads_records: False where the recipe is used with other records, and the file need not exist.
 
         Raises:
             RecipeError: a declaration is missing; the message shows the text to write.
@@ -72,7 +77,8 @@ class OwnData:
 
         values = self._images(Path(path)) if Path(path).is_dir() else self._table(Path(path))
         recipe = recipe_from_values(values, overrides, folder=Path())
-        self._ask_for_persons(path, recipe)
+        if reads_records:
+            self._ask_for_persons(path, recipe)
         if self.delta is None:
             own = recipe.own_data
             assert own is not None

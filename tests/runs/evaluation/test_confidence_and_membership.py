@@ -3,9 +3,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from privet.datasets.columns import WINE_RED
 from privet.effects.reliability import Binning, CalibrationReport
 from privet.errors import CheckpointError, RecipeError
 from privet.runs import resuming, runner
@@ -50,13 +52,8 @@ def test_figures_of_private_data_are_returned_and_not_kept(tiny: Callable[..., R
 
 
 def test_a_regression_has_no_confidence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Regression:
-        dataset = "wine_red"
-
-        class info:  # noqa: N801 (stands for an attribute)
-            num_classes = None
-
-    monkeypatch.setattr(resuming, "stored_recipe", lambda files: Regression())
+    regression = SimpleNamespace(dataset="wine_red", info=WINE_RED)
+    monkeypatch.setattr(resuming, "stored_recipe", lambda files: regression)
     for examine in (examine_calibration, examine_membership):
         with pytest.raises(RecipeError, match="regression"):
             examine(tmp_path)

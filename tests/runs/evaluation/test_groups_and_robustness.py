@@ -6,13 +6,14 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
-from privet.datasets.columns import ADULT, ADULT_FEATURES
+from privet.datasets.columns import ADULT, ADULT_FEATURES, WINE_RED
 from privet.datasets.own.own_table import load_own_csv
 from privet.datasets.tables import CategoryColumn
 from privet.effects.groups import FairnessReport
@@ -165,13 +166,8 @@ def test_figures_of_private_data_are_returned_and_not_kept(tiny: Callable[..., R
 
 
 def test_a_regression_has_no_groups_to_compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Regression:
-        dataset = "wine_red"
-
-        class info:  # noqa: N801 (stands for an attribute)
-            num_classes = None
-
-    monkeypatch.setattr(resuming, "stored_recipe", lambda files: Regression())
+    regression = SimpleNamespace(dataset="wine_red", info=WINE_RED)
+    monkeypatch.setattr(resuming, "stored_recipe", lambda files: regression)
     with pytest.raises(RecipeError, match="regression"):
         examine_fairness(tmp_path)
 

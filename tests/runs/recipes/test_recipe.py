@@ -125,7 +125,7 @@ def test_a_declared_size_means_the_same_as_the_rate_and_steps_that_follow_from_i
         ),
         ("noise_multiplier=1.0", "Did you mean 'privacy.noise.noise_multiplier'?"),
         ("device=cpu", "device is not part of a recipe. Did you mean 'training.device'?"),
-        ("qqqq=1", "qqqq is not part of a recipe. Known: data_is_public, dataset,"),
+        ("qqqq=1", "qqqq is not part of a recipe. Known: data_is_public, data_sheet, dataset,"),
         ("privacy.clipping.norms=1.0", "privacy.clipping.norms is not an option of 'threshold'. Did you mean 'norm'?"),
         ("dataset=mnst", "dataset is 'mnst'. Did you mean 'mnist'?"),
         ("model=dp_cn", "model is 'dp_cn'. Did you mean 'dp_cnn'?"),
