@@ -14,6 +14,7 @@ from privet.mechanism.clipping import KeepOrDrop
 from privet.models import tutorial_cnn
 from privet_research.studies.catalogue import STUDIES
 from privet_research.studies.clipping_course import (
+    _rows_of,
     cifar10_course,
     course_table,
     mnist_course,

@@ -10,6 +10,7 @@ every step: the publication masks gradually, and once per epoch. Seeded, so noth
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.release_masks import RankedMask
 from privet.models.named_models import count_parameters
 from privet_research.studies.mask_tasks import MaskTask, accuracy, losses
+from privet_research.studies.regression_table import half_width
 
 Row = dict[str, Any]
 NO_MASK, MASKED = "no mask", "random mask"
@@ -182,7 +184,7 @@ def _frequency(keeps: Sequence[Tensor | None], model: nn.Module, seed: int, fact
 
 def mask_statistics_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return lengths, symmetry by mask and epoch, distances of frequencies, and accuracies, as Markdown."""
-    parts = [_lengths(rows), _symmetry(rows), _frequencies(rows), _accuracies(rows)]
+    parts = [_lengths(rows), _symmetry(rows), _symmetry_of_runs(rows), _frequencies(rows), _accuracies(rows)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -208,6 +210,21 @@ def _symmetry(rows: Sequence[Mapping[str, Any]]) -> str:
         shown = ", ".join(f"{row['p_value']:.3f}" for row in own)
         refuted = f"{sum(row['refuted'] for row in own):.0f} of {len(own)}"
         lines.append([key[0], key[1], str(key[2]), _mean([row["effect"] for row in own], 4), shown, refuted])
+    return _markdown(lines) if found else ""
+
+
+def _symmetry_of_runs(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the mean effect over the epochs of a run, with the interval over seeds that its page shows."""
+    found = [row for row in rows if row["part"] == "deviations"]
+    lines = [["mask", "projection", "mean effect along the run, %"]]
+    for mask, projection in dict.fromkeys((row["mask"], row["projection"]) for row in found):
+        of_seed: dict[int, list[float]] = {}
+        for row in found:
+            if (row["mask"], row["projection"]) == (mask, projection):
+                of_seed.setdefault(row["seed"], []).append(100 * row["effect"])
+        means = [statistics.fmean(effects) for effects in of_seed.values()]
+        width = half_width(means)
+        lines.append([mask, projection, _mean(means, 2) + ("" if width is None else f" ± {width:.2f}")])
     return _markdown(lines) if found else ""
 
 

@@ -24,7 +24,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def packaged_recipes() -> dict[str, str]:
-    """Return the recipes that come with the package: name to TOML text, sorted by name; those of records begin with ``records/``."""
+    """Return the recipes that come with the package: name to TOML text, sorted; records begin with ``records/``."""
     folder = resources.files("privet") / "recipes"
     records = {f"records/{name}": text for name, text in _texts(folder / "records").items()}
     return dict(sorted({**_texts(folder), **records}.items()))
