@@ -7,6 +7,7 @@ import re
 import sys
 import types
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from privet.datasets.known import KNOWN_DATASETS, SCATTERED
 from privet.datasets.sentences import SST2_FILES
 from privet.datasets.svhn import SVHN_FILES
 from privet.datasets.tabular import ADULT_TEST_FILE, ADULT_TRAIN_FILE, CALIFORNIA_FILE, WINE_FILE
+from privet.runs.evaluation import groups_and_robustness, run_reconstruction
 from tests.docs_blocks import REASON, Block, blocks
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -43,6 +45,11 @@ SMALLER = {
     "audit": ["--canaries", "20", "--rounds", "2"],
     "federated": ["--rounds", "1"],
 }
+# Examinations that a page shows with their own defaults.
+SMALLER_EXAMINATIONS: list[tuple[types.ModuleType, str, dict[str, int]]] = [
+    (groups_and_robustness, "examine_robustness", {"num_attacked": 20}),
+    (run_reconstruction, "examine_reconstruction", {"num_images": 2, "num_steps": 20}),
+]
 # Figures that no result file has, because a test computes them: the gain over draws in research/tests/studies.
 TESTED_ELSEWHERE = {"9.2 ± 6.0"}
 
@@ -56,6 +63,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     """Work in an empty folder, with everything random fixed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRIVET_STATE", str(tmp_path / "state"))
+    for piece, name, smaller in SMALLER_EXAMINATIONS:
+        monkeypatch.setattr(piece, name, partial(getattr(piece, name), **smaller))
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield

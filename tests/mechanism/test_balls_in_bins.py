@@ -54,8 +54,8 @@ def test_a_plan_is_calibrated_to_less_noise_than_coins_of_the_same_rate_need() -
     found = [
         plan_of(sampling).calibrated(epsilon=3.0)
         for sampling in (
-            BallsInBins(batches=100, epochs=2, expected_batch_size=1.0),
-            Poisson(rate=0.01, steps=200, expected_batch_size=1.0),
+            BallsInBins(batches=20, epochs=2, expected_batch_size=1.0),
+            Poisson(rate=0.05, steps=40, expected_batch_size=1.0),
         )
     ]
     bins, coins = (plan.noise.noise_multiplier for plan in found)
