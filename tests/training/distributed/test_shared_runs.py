@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from privet.training.averaging import ExponentialAverage
 from privet.training.performance import Performance
 from privet.training.private_statistics.normalisation import PrivateNormalisation
 from privet.training.private_statistics.private_geometry import release_geometry
+from privet.training.randomness import KeystreamNoise
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 from tests.training.distributed.kills import BOUNDARIES, Kill, carry_out, kills
@@ -235,6 +237,17 @@ def one_program_mixes(rank: int) -> None:
             step.update()
 
 
+def noise_differs_later(rank: int) -> None:
+    draw, model = KeystreamNoise.add_normal, network()
+
+    def another(self: Any, flat: Tensor, std: float) -> None:
+        draw(self, flat, std * (1 + 1e-3 * rank * (len(flat) == sum(value.numel() for value in model.parameters()))))
+
+    changed = mock.patch.object(KeystreamNoise, "add_normal", another)
+    with changed, privatize(model, plain_sgd(model), examples(), poisson()) as session:
+        run(session, model)
+
+
 def wrapped(rank: int) -> None:
     model = nn.parallel.DistributedDataParallel(network())
     privatize(model, plain_sgd(model), examples(), poisson())
@@ -272,6 +285,7 @@ REFUSED: dict[str, tuple[Callable[[int], Any], str]] = {
         one_program_mixes,
         "UnsupportedModel: Rank 1 of 2 stopped, and so do all: .* mixes the examples",
     ),
+    "unequal noise": (noise_differs_later, "RanksDisagree: .* differ in the noisy sum"),
     "a wrapped model": (wrapped, "UnsupportedModel: .*spread over several processes or devices.*Pass the plain module"),
 }
 
