@@ -186,6 +186,7 @@ class Preflight:
         # a model that skips layers at random has a new kind at every step: then ever fewer kinds are tried
         kinds = self._watch.num_kinds_besides(self._first_kind)
         is_new = kinds > self._num_kinds and (kinds <= _FEW_KINDS or kinds & (kinds - 1) == 0)
+        is_new = not self._trained.everywhere(not is_new)
         if not (is_new or is_turn) or self._watch.has_waived(Check.EXPERIMENTS):
             return
         try:
@@ -412,7 +413,7 @@ class _Experiment:
         """Exchange all examples other than ``mine``; return the losses, and refuse a change of those of ``mine``."""
         mixed, where = joined(first, strangers, mine), mine.to(losses.device)
         found = self.program.losses(mixed)
-        if not agree(losses[where], found.detach()[where]):
+        if not self.program.trained.everywhere(agree(losses[where], found.detach()[where])):
             suspect = find_suspect(self.program.trained.model, self.program.losses, first, mixed, mine)
             raise UnsupportedModel(
                 f"{suspect} mixes the examples of a batch: an exchange of some examples changed the losses of the "
