@@ -292,10 +292,8 @@ def _limits_of(program: _Program, made_up: MadeUpBatches, state: ModelState) -> 
 def _failure_of(experiment: Callable[[], object]) -> Exception | None:
     try:
         experiment()
-    except (PrivetError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        if is_of_messages(error):  # the ranks of a sharded model no longer run the same program
+    except Exception as error:  # a user's program may raise any error on unusual inputs
+        if isinstance(error, PrivetError | torch.OutOfMemoryError) or is_of_messages(error):
             raise
         return error
     return None
