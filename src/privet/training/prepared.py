@@ -252,7 +252,6 @@ class PreparedRun:
             physical_batch_size=self._at_once,
             usual_size=usual_size(self.plan.sampling),
             scatters=self._scatters,
-            defers=self._scatters is None,
             records_per_item=self._records_per_item,
         )
         self._is_open = True

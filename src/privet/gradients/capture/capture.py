@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _is_any_autocast_enabled as is_autocast_on
 from torch.autograd.graph import get_gradient_edge
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
@@ -173,7 +174,7 @@ class Capture(TorchFunctionMode):
         if known is None or self._follows_memory:
             return self._examine(func, args, kwargs or {}, follower)
         use, statistics = known.use, None
-        if use is not None:
+        if use is not None and is_autocast_on():
             args = self._as_seen(func, args)
         try:
             if use is not None and use.has_statistics:

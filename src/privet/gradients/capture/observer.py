@@ -33,7 +33,6 @@ from privet.isolation.follow import Follower
 from privet.isolation.place import Place, single
 from privet.isolation.programs import Programs
 
-HALF = (torch.float16, torch.bfloat16)
 _DERIVED = "_privet_derived"  # set on tensors that were seen to be computed from parameters, with or without gradients
 # Operations whose results must be examined every time.
 _SPECIAL = DECOMPOSED.keys() | COMPOSITES.keys() | EXPANDING | ORDERING | {Tensor.to}

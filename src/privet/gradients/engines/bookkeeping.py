@@ -46,8 +46,6 @@ from privet.mechanism.sums import ClippedSum
 Signature = tuple[tuple[Function, ...], tuple[tuple[str, tuple[ExampleAxis, ...]], ...]]
 """Distinguishes programs: every operation on the examples, and the possible example axes at each use of parameters."""
 
-# Devices on which the host runs ahead: asking them for a number means waiting.
-_ASYNCHRONOUS = frozenset(["cuda", "mps", "xpu"])
 # Number of trials for a program whose examples never come as leaves.
 _TRIALS_WITHOUT_LEAVES = 2
 # A model with more programs than the first number (one that skips layers at random, say) always gets its examples as
@@ -210,7 +208,7 @@ class RunningBookKeeping:
         self.watch.check_numbers(proof)
         clipper = Clipper(
             into, recording.batch_size, self.planner, present=present, known=prepared.measured, places=self._places,
-            defers=self._may_defer and losses.device.type in _ASYNCHRONOUS, num_present=self._num_present,
+            defers=self._may_defer, num_present=self._num_present,
         )  # fmt: skip
         if prepared.is_by_rules:
             self._collect(losses, recording, prepared, clipper)

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from privet.errors import NoExampleRule
 from privet.gradients.capture.autograd_graph import nodes_behind
-from privet.gradients.capture.observer import HALF
 from privet.gradients.engines.clipper import Clipper
 from privet.gradients.engines.engine import Spoiled
 from privet.gradients.forms.per_example import Explicit
+from privet.gradients.norms.product_precision import HALF
 from privet.gradients.rules.example_axis import is_finite
 from privet.isolation.follow import Follower
 from privet.isolation.place import Place, Rows

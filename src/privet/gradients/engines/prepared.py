@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import NoExampleRule, PrivetError
-from privet.gradients.capture.observer import HALF
 from privet.gradients.capture.recorded import Reach, Recording, Source, Use, tensors_in
 from privet.gradients.engines.alike import Alike, alike_in
 from privet.gradients.engines.clipper import Clipper, Measurement
@@ -25,6 +24,7 @@ from privet.gradients.forms.joining import joined
 from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Outer, PerExample
 from privet.gradients.forms.writing import written_out
 from privet.gradients.norms.planner import Planner
+from privet.gradients.norms.product_precision import HALF
 from privet.gradients.rules.example_axis import FRONT, ExampleAxis
 from privet.gradients.rules.layer_rules import OWN_RULES, ROW_WISE, convolution, geometry_of, linear
 from privet.gradients.rules.rule_tools import Operand, ParametersFreed, Rule, named_arguments, resolved, source_of
@@ -290,7 +290,8 @@ class Collector:
         for uses in self._heard.values():  # the others of their shape were not reached this time
             for use in uses:
                 self.take(use)
-        self._send_back_derived()
+        if self._derived:
+            self._send_back_derived()
         for position, parts in self._waiting.items():
             self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
 

@@ -17,10 +17,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from privet.errors import UnsupportedModel
+from privet.gradients.norms.product_precision import HALF
 from privet.gradients.sharding.hidden_hooks import HiddenHooks, unseen
 from privet.gradients.sharding.local import settle
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -173,7 +172,7 @@ def _the_mesh(model: nn.Module, states: Sequence[Any]) -> DeviceMesh:
 def _check_policy(state: Any) -> None:
     """Refuse policies under which sums would be rounded after clipping, or would lie elsewhere than the weights."""
     reduced = state._mp_policy.reduce_dtype
-    if reduced in _HALF:
+    if reduced in HALF:
         raise UnsupportedModel(
             f"The model's MixedPrecisionPolicy has reduce_dtype={reduced}. Sums are rounded after clipping then, by "
             "amounts that grow with the sum, so the bound on one example would not hold. Use "

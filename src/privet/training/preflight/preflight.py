@@ -212,13 +212,12 @@ class Preflight:
         self._is_proven = finding is not None and finding.is_proven
         self._first_kind = () if finding is None else finding.calls
 
-    def begin_step(self) -> None:
-        """Make the experiments due again if those of a step that was given up had failed.
+    def forget_failures(self) -> None:
+        """Make the experiments due again, after those of a step that was given up have failed.
 
-        Its program released nothing, and may be another than that of this step.
+        Its program released nothing, and may be another than that of the next step.
         """
-        if self.failures:
-            self.failures, self.next_step = (), 0
+        self.failures, self.next_step = (), 0
 
     def check_held(self) -> None:
         """Refuse the program if every experiment failed, although the program has run on real examples.

@@ -123,7 +123,8 @@ class LoopGuard(Observer):
         Raises:
             WeightsChanged: of the update itself, if it used anything but the gradients it was given.
         """
-        self._settle()
+        if self._sharded is not None:
+            settle(self._sharded)
         try:
             yield
             self.resume(self._num_updates + 1)
