@@ -21,7 +21,7 @@ from privet.gradients.capture.autograd_graph import nodes_behind
 from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.forms.by_rows import RowLengths, full_parameter, unit_directions
 from privet.gradients.forms.per_example import Explicit, PerExample
-from privet.gradients.forms.writing import WRITERS, Writer, room_for_rounding, written_out
+from privet.gradients.forms.writing import WRITERS, WrittenOut, room_for_rounding, written_out
 from privet.gradients.norms.strategies import MAX_STORED, Squares, in_pieces, square_sums
 
 # A sequence of signs without a pattern: the fractional parts of multiples of this number are spread evenly.
@@ -191,20 +191,13 @@ class Derived:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DerivedWritten:
+class DerivedWritten(WrittenOut):
     """Write gradients out some examples at a time, and measure what they go back to.
 
-    Attributes:
-        by: How they are written out.
-        store: Whether those of the computed tensor are kept; dropped, their sum is formed anew.
+    Those of the computed tensor may be kept.
     """
 
-    by: Writer
-    store: bool
-
-    @property
-    def name(self) -> str:
-        return f"derived {self.by.name}, {'store' if self.store else 'norm only'}"
+    form = "derived"
 
     def fits(self, part: Derived) -> bool:
         """Within the memory limit if stored. A written-out gradient is stored already."""

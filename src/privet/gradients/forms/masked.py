@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from privet.gradients.forms.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
-from privet.gradients.forms.writing import WRITERS, Writer, room_for_rounding
+from privet.gradients.forms.writing import WRITERS, WrittenOut, room_for_rounding
 from privet.gradients.norms.strategies import MAX_STORED, Squares, hedged, in_pieces, parameter_size, square_sums
 
 
@@ -196,20 +196,10 @@ class MaskedRankOne:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedWritten:
-    """Write the gradients out, clear what is masked and measure; keep them for the sum, or drop them.
+class MaskedWritten(WrittenOut):
+    """Write the gradients out, clear what is masked and measure; keep them for the sum, or drop them."""
 
-    Attributes:
-        by: How they are written out.
-        store: Whether they are kept. Dropped, they are written some examples at a time, and the sum is formed anew.
-    """
-
-    by: Writer
-    store: bool
-
-    @property
-    def name(self) -> str:
-        return f"masked {self.by.name}, {'store' if self.store else 'norm only'}"
+    form = "masked"
 
     def fits(self, part: Masked) -> bool:
         """Within the memory limit if stored. A written-out gradient is stored already."""

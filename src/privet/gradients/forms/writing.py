@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -79,6 +79,26 @@ class ByKernel:
         _, kept = ConvKernel(store=True).measure(part)
         assert isinstance(kept, Explicit), "storing was asked for"
         return kept.gradients
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenOut:
+    """The beginning of a strategy that writes gradients out and changes each of them before it measures.
+
+    Attributes:
+        by: How they are written out.
+        store: Whether they are kept for the sum. Dropped, they are written some examples at a time, and the sum is
+            formed anew.
+    """
+
+    by: Writer
+    store: bool
+    form: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        """What a report calls it."""
+        return f"{self.form} {self.by.name}, {'store' if self.store else 'norm only'}"
 
 
 WRITERS: Sequence[Writer] = (Plainly(), ByPatches(), ByKernel())
