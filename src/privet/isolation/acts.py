@@ -21,7 +21,7 @@ _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
 
 
 class Acting:
-    """What is noted of one forward pass, and the tracer that looks at it."""
+    """Notes about one forward pass, and the tracer that looks at it."""
 
     __slots__ = (
         "_drawn", "_draws", "_errors", "_num_examples", "_num_made", "_seed", "_sees_all", "_suspected", "has_hooks",

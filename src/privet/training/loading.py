@@ -31,7 +31,7 @@ class Loader(Protocol):
     """Brings the physical batches of a run to its device."""
 
     reads_ahead: ClassVar[bool]
-    """Whether ``begin`` must be told what is fetched next."""
+    """Whether ``begin`` must be called with the indices that are fetched next."""
 
     def begin(self, indices: Indices, size: int) -> None:
         """Make ready to fetch the examples of a charged step in physical batches of this size."""
@@ -46,7 +46,7 @@ class Loader(Protocol):
         ...
 
     def close(self) -> None:
-        """End what was started."""
+        """End the workers, if any were started."""
         ...
 
 
@@ -122,7 +122,7 @@ def open_loader(
     Examples that lie in memory, or on a device, are read where they are: a worker could only copy them.
 
     Args:
-        dataset: What is read.
+        dataset: The data set that is read.
         collate: Turns a list of items into a batch; torch's default if None.
         device: Where batches go.
         performance: The choices of speed.
@@ -155,7 +155,7 @@ class Workers:
         pins = performance.pin_memory and device.type == "cuda"
         self._copies = torch.cuda.Stream(device) if pins else None  # type: ignore[no-untyped-call]
         self._parts: Iterator[Indices] = iter(())
-        # What the workers were asked for, in order. None asks for nothing, or for what nobody waits for any more.
+        # The parts that workers were asked for, in order. None: nothing was asked for, or nobody waits for it any more.
         self._in_flight: deque[Indices | None] = deque()
         generator = torch.Generator()
         generator.set_state(torch.get_rng_state())  # as a DataLoader seeds its workers, and the run's own draws stay
@@ -191,7 +191,7 @@ class Workers:
         self._upcoming = upcoming
 
     def begin(self, indices: Indices, size: int) -> None:
-        """Ask for the parts of a charged batch; what is on its way already is not asked for again.
+        """Ask for the parts of a charged batch; parts on their way are not asked for again.
 
         A pass that starts over, with the same examples and perhaps fewer at a time, asks anew for all of them.
         """
@@ -209,7 +209,7 @@ class Workers:
             yield from split(batch, size)
 
     def next_part(self) -> Indices:
-        """Return what the next free worker reads: the next part of the course, or nothing."""
+        """Return the next part of the course for the next free worker, or None."""
         part = next(self._parts, None)
         self._in_flight.append(part)
         return _NOTHING if part is None else part
@@ -244,14 +244,14 @@ class Workers:
         codes = [process.exitcode for process in self._processes if process.exitcode is not None]
         how = ", ".join(f"signal {-code}" if code < 0 else f"exit code {code}" for code in codes)
         raise DataError(
-            f"A worker that reads the data set died ({how}). What it said is on stderr. Usual causes: "
+            f"A worker that reads the data set died ({how}). Its messages are on stderr. Usual causes: "
             "memory or shared memory (/dev/shm) ran out, the data set cannot be imported or opened in another process, "
             "or training is not started under if __name__ == '__main__'. A round that was begun stays charged; the run "
             "can be resumed."
         ) from error
 
     def close(self) -> None:
-        """End the workers; what they have read is dropped."""
+        """End the workers; parts that they have read are dropped."""
         self._parts = iter(())
         self._batches._shutdown_workers()
 

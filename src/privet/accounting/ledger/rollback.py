@@ -49,12 +49,12 @@ def accept_roll_back(path: Path) -> int:
         for coded, rounds in missing:
             ledger.reserve(coded.event, rounds)
         heads.begin_anew(kept, ledger)
-        ledger.abandon()  # a clean end would give back what was not run here
+        ledger.abandon()  # a clean end would give back rounds that were not run here
     return sum(rounds for _, rounds in missing)
 
 
 def _missing(path: Path, view: LedgerView, kept: KeptHead) -> list[tuple[CodedEvent, int]]:
-    """Return what the newer copy charged after the last row that is known to be in both."""
+    """Return the charges of the newer copy after the last row that is known to be in both."""
     common, tally = kept.last_common(view), Tally()
     if common is not None:
         with reading(path, files=PosixFileSystem()) as reader:

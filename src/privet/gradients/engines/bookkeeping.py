@@ -1,6 +1,6 @@
 """The default engine: one forward, one backward without weight gradients, norms and sums from recorded factors.
 
-Autograd computes only what flows between layers. Each parameter's per-example norm and its clipped sum are then formed
+Autograd computes only the gradients between layers. Each parameter's per-example norm and clipped sum are then formed
 from the layer's inputs and output gradients (book-keeping; Bu et al. 2023), so nothing is computed twice and no
 per-example gradient is written out unless that is cheapest.
 """
@@ -132,7 +132,7 @@ class RunningBookKeeping:
         self._capture.open()
 
     def abandon(self) -> None:
-        """Leave the capture mode and drop what it noted."""
+        """Leave the capture mode and drop its notes."""
         capture, self._capture = self._capture, None
         if capture is not None:
             capture.close().release()
@@ -267,7 +267,7 @@ class RunningBookKeeping:
             is_by_rules=is_by_rules,
         )
         is_kept = trial is None and proof.known is not None and recording.follower.tracer is None
-        following = replace(prepared) if is_kept else None  # what is foreseen holds from the next run on
+        following = replace(prepared) if is_kept else None  # the choices hold from the next run on
         if following is not None and is_by_rules:
             following.bind(recording, self.layout)
         clipper = Clipper(into, size, self.planner, present=present, num_present=self._num_present)

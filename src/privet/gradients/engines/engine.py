@@ -26,7 +26,7 @@ class RunningEngine(Protocol):
     Attributes:
         wants_input_gradients: Whether the next physical batch should come as leaves that require gradients, for a trial
             of the program.
-        watch: What is known of the programs that ran.
+        watch: The findings about programs that ran.
     """
 
     @property
@@ -86,7 +86,7 @@ class NotTried(LoopError):
 
 
 class Present(NamedTuple):
-    """What :meth:`ReplayableEngine.add_present` returns. The norms are private.
+    """The result of :meth:`ReplayableEngine.add_present`. The norms are private.
 
     Attributes:
         is_known: Whether the program was recognised: its calls of torch show everything that it does.
@@ -114,7 +114,7 @@ class ReplayableEngine(RunningEngine, Protocol):
         ...
 
     def expect_replays(self) -> None:
-        """Choose what is fast on the device: once recorded as a graph, launching costs nothing."""
+        """Choose the fastest on the device: once recorded as a graph, launching costs nothing."""
         ...
 
     def traceable(self) -> AbstractContextManager[None]:
@@ -151,7 +151,7 @@ class Engine(Protocol):
 
 
 def check_losses(losses: object, batch_size: int) -> Tensor:
-    """Return the losses if they are one number per example of the physical batch; explain what is wrong otherwise."""
+    """Return the losses if they are one number per example of the physical batch; explain the fault otherwise."""
     if not isinstance(losses, Tensor):
         raise LossError(f"step.backward() takes a tensor of per-example losses, got {type(losses).__name__}.")
     if losses.dim() == 0:

@@ -53,7 +53,7 @@ def _one_by_one(rule: ClippingRule, norms: Tensor) -> Tensor:
     """Return the factors of a rule that is shown one example at a time, all of them in one pass.
 
     Guarantee:
-        A factor depends on the norms of its own example and on what the rule is, at every step: within torch.vmap no
+        A factor depends on the norms of its own example and on the rule, at every step: within torch.vmap no
         operation reaches another row, and none hands numbers to Python.
 
     Raises:
@@ -91,12 +91,12 @@ def check_norms(
 
     Args:
         losses: One per example; their graph is kept.
-        norms: What the engine measured, ``[batch, group]``.
+        norms: The norms that the engine measured, ``[batch, group]``.
         parameters: In the layout's order.
         layout: Where each parameter lies.
         keep: The coordinates that take part, or None for all.
         frame: The units in which the norms are, or None for plain ones.
-        tolerance: What rounding may explain: a share of a norm, and one of the whole gradient's.
+        tolerance: Differences that rounding explains: a share of a norm, and one of the whole gradient's.
 
     Raises:
         UnsupportedModel: if both are shorter than autograd finds: a rule of an operation measures wrongly.

@@ -65,7 +65,7 @@ def take_one_by_one(losses: Tensor, parameters: Sequence[nn.Parameter], clipper:
     Guarantee:
         The gradients are autograd's own, so none is lost or counted twice. That the gradient of a loss is that of its
         example alone is the caller's proof, not this function's. A backward pass for one example multiplies what
-        belongs to the others by zero, and zero times infinity is no number: so nothing is handed on if any number is
+        belongs to the others by zero, and zero times infinity is NaN: so nothing is handed on if any number is
         not finite, since it is not known whose fault it is.
 
     Raises:

@@ -57,7 +57,7 @@ class Bound:
     dtype: torch.dtype
 
     def form(self, use: Use) -> Formed | None:
-        """Apply the rule to a use that a gradient has reached; None if it is not what the rule was bound to."""
+        """Apply the rule to a use that a gradient has reached; None if the rule was bound to other shapes or types."""
         inputs, out_grads = use.args[0], use.out_grad
         if out_grads is None or (inputs.shape, out_grads.shape) != self.shapes:
             return None
@@ -213,7 +213,7 @@ class Collector:
     batch_size: int
     parameters: Sequence[nn.Parameter]
     clipper: Clipper
-    has_code_on_the_way: bool = False  # whether the program may change gradients of what it computes from parameters
+    has_code_on_the_way: bool = False  # whether the program may change gradients of derived tensors
     _heard: dict[int, list[Use]] = field(default_factory=dict)  # uses that wait for others of their shape
     _waiting: dict[int, list[PerExample]] = field(default_factory=dict)  # of parameters that are used more than once
     _derived: list[tuple[Source, PerExample]] = field(default_factory=list)

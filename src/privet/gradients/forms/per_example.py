@@ -33,7 +33,7 @@ class PerExample(Protocol):
 
     @property
     def shape_key(self) -> Hashable:
-        """What the cost of handling it depends on, but for the number of examples."""
+        """A key of the cost of handling it, apart from the number of examples."""
         ...
 
     def __len__(self) -> int:
@@ -403,7 +403,7 @@ class Convolution(_Factors):
         into += self._weight_gradient(self.inputs, scaled, self.geometry.groups, copies=1)
 
     def patches(self) -> Tensor:
-        """Return what each position sees, ``[taps, images, positions]``, by one strided copy."""
+        """Return the patch of each position, ``[taps, images, positions]``, by one strided copy."""
         return self.strided_patches().flatten(0, -2 - len(self.geometry.stride)).flatten(2)
 
     def strided_patches(self) -> Tensor:

@@ -19,7 +19,7 @@ class Writer(Protocol):
 
     @property
     def name(self) -> str:
-        """What a report calls it."""
+        """Its name in reports."""
         ...
 
     def fits(self, part: PerExample) -> bool:
@@ -97,7 +97,7 @@ class WrittenOut:
 
     @property
     def name(self) -> str:
-        """What a report calls it."""
+        """Its name in reports."""
         return f"{self.form} {self.by.name}, {'store' if self.store else 'norm only'}"
 
 
@@ -113,7 +113,7 @@ def written_out(part: PerExample) -> Tensor:
 
 
 def room_for_rounding(part: Any) -> Squares:
-    """Return what rounding may take from norms that are formed by other operations than the sum; no squares."""
+    """Return the error bound of rounding for norms that are formed by other operations than the sum; no squares."""
     zeros = part.out_grads.new_zeros(len(part))
     if isinstance(part, Lookup):
         return hedged(zeros, part.out_grads.square().sum((1, 2)), part.ids.shape[1], part.out_grads)

@@ -373,7 +373,7 @@ class _Experiment:
         self.state.check_unchanged()
 
     def _is_sound(self, losses: Tensor, chosen: Tensor) -> bool:
-        """Whether the gradient of some examples is finite: zero times what is not would spoil that of the others."""
+        """Whether the gradient of some examples is finite: zero times infinity would spoil that of the others."""
         found = self.program.gradient(losses, chosen)
         is_finite = all(part is None or bool(part.isfinite().all()) for part in found)
         return self.program.trained.everywhere(is_finite)

@@ -22,14 +22,14 @@ Place: TypeAlias = tuple[Any, ...]
 """Identity, counter of changes, address and layout of one tensor."""
 
 _VERSION, _ADDRESS = attrgetter("_version"), Tensor.data_ptr
-# What is told of a tensor besides its identity and counter, and of one whose numbers lie at regular distances.
+# Facts about a tensor besides its identity and counter, and about one whose numbers lie at regular distances.
 _FACTS = (_ADDRESS, attrgetter("dtype"), attrgetter("device"), Tensor.is_neg, Tensor.is_conj)
 _STRIDED = (attrgetter("shape"), Tensor.stride)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a model and its optimizer held at one time, fact by fact for all tensors, so that two are compared quickly.
+    """The tensors of a model and its optimizer at one time, fact by fact, so that two times are compared quickly.
 
     Attributes:
         names: Of the tensors.
@@ -63,7 +63,7 @@ class Holdings:
         Args:
             model: Its parameters may be sharded; the parts of this rank are held then.
             optimizer: Likewise its state.
-            gathered: What a sharded model holds in place of a whole parameter, by the identity of the latter: modules
+            gathered: The shard that a model holds in place of a whole parameter, by the identity of the latter: modules
                 hold the whole ones while they are gathered, which is no change.
         """
         self._model, self._optimizer, self._gathered = model, optimizer, gathered
@@ -91,7 +91,7 @@ class Holdings:
         self._counted = list(self.tensors.values())
 
     def held(self) -> Held:
-        """Return what is held now, the optimizer's state included."""
+        """Return the tensors that are held now, the optimizer's state included."""
         if list(map(id, self._items_of(self._containers))) != self._ids:
             self._walk()
         with torch._C.DisableTorchFunction():
