@@ -112,7 +112,7 @@ HOLDING = (
     one(
         "parameter-hooks-ignored",
         "a hook on a parameter's gradient is passed over without a word",
-        "gradients/engines/engine.py",
+        "gradients/engines/holding.py",
         "    if hooked:\n",
         "    if hooked and not parameters:\n",
         f"{_REACHED}::test_a_hook_on_a_parameter_is_refused_by_name",

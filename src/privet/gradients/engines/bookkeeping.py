@@ -22,8 +22,8 @@ from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.reaching import check_module_hooks, reach_of
 from privet.gradients.capture.recorded import Reach, Recording, send_back, sources_of
 from privet.gradients.engines.clipper import Clipper, SumPlaces
-from privet.gradients.engines.engine import NewProgram, NotTried, Present, check_losses, check_may_begin
-from privet.gradients.engines.holding import check_norms
+from privet.gradients.engines.engine import NewProgram, NotTried, Present
+from privet.gradients.engines.holding import check_losses, check_may_begin, check_norms
 from privet.gradients.engines.one_by_one import check_functions, take_one_by_one
 from privet.gradients.engines.prepared import Collector, Prepared
 from privet.gradients.engines.scattered_trial import check_scattered, not_scattered
