@@ -379,7 +379,8 @@ class Follower(Acting):
 
     def prove(self, losses: Tensor) -> Proof:
         """End the forward pass and return the finding; a program without fault will be recognised."""
-        candidate, node = self._candidate, losses.grad_fn
+        candidate = self._candidate
+        node: object = losses.grad_fn
         # torch chooses among its own nodes as it likes
         users_node = type(node) if isinstance(node, BackwardCFunction) else type(None)
         # the usual case: a known program from beginning to end, and nothing after its losses
