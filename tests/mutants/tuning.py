@@ -56,4 +56,12 @@ TUNING: tuple[Mutant, ...] = (
         "same = plan.delta",
         f"{_TESTS}::test_settings_that_change_the_cost_of_a_run_do_not_vary",
     ),
+    one(
+        "worst-of-several-targets-chosen",
+        "with several targets the model with the fewest correct decisions is chosen",
+        _JOB,
+        '    return measure.rpartition(": ")[2] == "accuracy"',
+        '    return measure == "accuracy"',
+        f"{_TESTS}::test_models_of_several_targets_are_compared_by_the_first_figure_of_the_first_of_them",
+    ),
 )

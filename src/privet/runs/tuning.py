@@ -14,6 +14,7 @@ place: what its process may have left behind is covered, and all trials that are
 
 from __future__ import annotations
 
+import math
 import secrets
 import shutil
 from collections.abc import Callable
@@ -22,16 +23,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from privet.accounting.calibration import calibrate_noise
 from privet.accounting.guarantee import SEEDED, Guarantee
 from privet.accounting.ledger import Ledger, LedgerView
 from privet.accounting.ledger.heads import UserHeads
 from privet.datasets.arrays import ArrayDataset
+from privet.datasets.tasks import Task
 from privet.errors import CheckpointError, LedgerMismatch, RecipeError
 from privet.mechanism.events import DpEvent, encode_event, same_event
 from privet.mechanism.executed import ExecutedRound
+from privet.runs.building import load_tested
 from privet.runs.ledger_check import check_ledger
+from privet.runs.measures import Measure
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.recipe_files import recipe_from_values
 from privet.runs.run_files import RunFiles, read_json, write_json, write_whole
@@ -140,14 +145,26 @@ class Tuning:
                 "Trials are compared on public data: a figure of private data would be a release that nothing charges. "
                 "Give public records of this kind (--compare-on FILE), or set data_is_public = true if the data are."
             )
+        own = recipe.own_data
+        if public is None and own is not None and own.test is None:
+            raise RecipeError(
+                "Trials are compared on public data, and the recipe names no test data. Name some (test = FILE in its "
+                "[table] or [images]), or give public records of this kind (--compare-on FILE)."
+            )
         self._files = SearchFiles(folder=Path(folder))
         self._law, self._charges, self._sampler, self._public = law, charges, sampler, public
-        self._recipe = self._stored_or_new(recipe)
+        asked = self._asked(recipe)
+        stored = self._stored(asked)
+        self._recipe = self._calibrated(recipe) if stored is None else stored
         self._plan = self._recipe.plan()
         if self._plan.release is not Release.EVERY_ITERATE:
             raise RecipeError("A search releases one of several runs, which the proof of LAST_ITERATE does not cover.")
         self._one_run: DpEvent = self._plan.event
         self._check_law()
+        self._measure = _first_measure(self._recipe.info.task)
+        if stored is None:
+            self._files.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self._files.asked, {"asked": asked, "trial": self._recipe.to_dict()})
         secret = self._secret()
         self._num_trials, self._key = int(secret["num_trials"]), int(secret["key"], 16)
 
@@ -164,9 +181,12 @@ class Tuning:
         reasons = (SEEDED,) if self._recipe.training.seed is not None else ()
         return self._plan.account_event(event, assumptions=self._charges.assumptions, not_private_because=reasons)
 
-    def _stored_or_new(self, recipe: Recipe) -> Recipe:
+    def _asked(self, recipe: Recipe) -> dict[str, Any]:
         asked = {"recipe": recipe.to_dict(), "law": self._law.words(), "charges": self._charges.to_dict()}
-        asked["sampler"] = type(self._sampler).__name__
+        return {**asked, "sampler": type(self._sampler).__name__}
+
+    def _stored(self, asked: dict[str, Any]) -> Recipe | None:
+        """Return the recipe of a trial of the search that the folder holds; None if it holds nothing."""
         if self._files.asked.exists():
             stored = read_json(self._files.asked)
             if stored.get("asked") != asked:
@@ -177,10 +197,7 @@ class Tuning:
             return Recipe.from_dict(stored["trial"])
         if self._files.folder.exists() and any(self._files.folder.iterdir()):
             raise CheckpointError(f"{self._files.folder} holds files that are not a search's. Name a new folder.")
-        trial = self._calibrated(recipe)
-        self._files.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self._files.asked, {"asked": asked, "trial": trial.to_dict()})
-        return trial
+        return None
 
     def _calibrated(self, recipe: Recipe) -> Recipe:
         """Return the recipe of a trial, with the noise for which the whole search meets the recipe's epsilon."""
@@ -234,8 +251,10 @@ class Tuning:
         """Run the trials that are left, and write the chosen model; None if it was stopped between two trials.
 
         Raises:
-            RecipeError: the search was drawn to have no trial, which a Poisson number may be.
+            RecipeError: there is no model to release: the search was drawn to have no trial, which a Poisson number may
+                be, or no trial has a finite figure.
         """
+        public = load_tested(self._recipe).test if self._public is None else self._public
         ledger = self._open()
         try:
             self._charge_start(ledger)
@@ -243,7 +262,7 @@ class Tuning:
             while len(done) < self._num_trials:
                 if should_stop():
                     return None
-                done.append(self._run_trial(ledger, done))
+                done.append(self._run_trial(ledger, done, public))
                 after_trial(done[-1])
             self._confirm(ledger, done)
         finally:
@@ -251,7 +270,7 @@ class Tuning:
             ledger.abandon()
         if not done:
             raise RecipeError("The number of trials was drawn to be zero, so there is no model. The charge stays.")
-        return self._release(max(done, key=lambda trial: trial.score))
+        return self._release(max(done, key=lambda trial: trial.score), public)
 
     def _open(self) -> Ledger:
         if self._files.ledger.exists():
@@ -297,10 +316,11 @@ class Tuning:
         for number in self._files.begun():
             if self._score_file(number).exists():
                 stored = read_json(self._score_file(number))
-                found.append(Trial(number=number, values=dict(stored["values"]), score=float(stored["score"])))
+                score = -math.inf if stored["score"] is None else float(stored["score"])
+                found.append(Trial(number=number, values=dict(stored["values"]), score=score))
         return found
 
-    def _run_trial(self, ledger: Ledger, done: list[Trial]) -> Trial:
+    def _run_trial(self, ledger: Ledger, done: list[Trial], public: ArrayDataset) -> Trial:
         number = max(self._files.begun(), default=0) + 1
         values = self._sampler.propose(self._law, number, done, self._key)
         recipe = self._trial_recipe(values)
@@ -314,16 +334,20 @@ class Tuning:
         outcome = train(recipe, folder, assumptions=(OF_A_TRIAL,))
         if not outcome.is_finished:
             raise CheckpointError("A trial was broken off. It stays charged; the same command goes on with another.")
-        score = self._scored(folder)
-        write_json(self._score_file(number), {"values": values, "score": score})
+        score = self._scored(folder, public)
+        write_json(self._score_file(number), {"values": values, "score": score if math.isfinite(score) else None})
         return Trial(number=number, values=values, score=score)
 
-    def _scored(self, folder: Path) -> float:
-        measures = evaluate(folder, test=self._public).measures
-        if not measures:
-            raise RecipeError("A trial has no finite figure on the public data, so trials cannot be compared.")
-        first = measures[0]
-        return first.value if first.name == "accuracy" else -first.value
+    def _figure(self, folder: Path, public: ArrayDataset) -> Measure | None:
+        """Return the figure that trials are compared by; None if it is not finite."""
+        return next((one for one in evaluate(folder, test=public).measures if one.name == self._measure), None)
+
+    def _scored(self, folder: Path, public: ArrayDataset) -> float:
+        """Return how good a trial is; minus infinity if its figure is not finite, since its training diverged."""
+        figure = self._figure(folder, public)
+        if figure is None:
+            return -math.inf
+        return figure.value if _is_share(figure.name) else -figure.value
 
     def _confirm(self, ledger: Ledger, done: list[Trial]) -> None:
         """Compare what the ledgers of the trials charged with what the search was charged for."""
@@ -333,12 +357,17 @@ class Tuning:
             assert whole is not None
             ledger.check_within(ExecutedRound.read(encode_event(whole)))
 
-    def _release(self, best: Trial) -> Tuned:
+    def _release(self, best: Trial, public: ArrayDataset) -> Tuned:
         """Write the chosen model with the guarantee of the whole search."""
         source, chosen = RunFiles(folder=self._files.trial(best.number)), self._files.chosen
+        measure = self._figure(source.folder, public)
+        if measure is None:
+            raise RecipeError(
+                f"No trial has a finite figure ({self._measure}) on the public data, so there is no model. The charge "
+                "stays. Begin another search in a new folder, with smaller learning rates."
+            )
         chosen.mkdir(exist_ok=True)
         spent = self.spent()
-        measure = evaluate(source.folder, test=self._public).measures[0]
         shutil.copyfile(source.model, chosen / "model.safetensors")
         write_whole(chosen / "recipe.toml", self._trial_recipe(best.values).to_toml())
         write_whole(chosen / "statement.txt", spent.statement() + "\n")
@@ -350,3 +379,13 @@ class Tuning:
         }
         write_json(chosen / "guarantee.json", record)
         return Tuned(guarantee=spent, values=best.values, score=measure.value, measure=measure.name, folder=chosen)
+
+
+def _first_measure(task: Task) -> str:
+    """Return the name of the figure that models of a task are compared by: the first one, of the first target."""
+    return next(iter(task.scores(torch.zeros(1, task.num_outputs), task.made_up(1, torch.Generator()))))
+
+
+def _is_share(measure: str) -> bool:
+    """Whether more is better, as for a share of correct decisions; all other figures are errors."""
+    return measure.rpartition(": ")[2] == "accuracy"
