@@ -20,7 +20,7 @@ TUNING: tuple[Mutant, ...] = (
         "broken-off-trials-for-free",
         "a trial that was broken off costs nothing",
         _JOB,
-        "owed = len(self._broken_off()) - paid",
+        "owed = len(self._files.broken_off()) - paid",
         "owed = 0 - paid",
         f"{_TESTS}::test_a_trial_that_was_broken_off_stays_charged_and_another_takes_its_place",
     ),

@@ -15,9 +15,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from privet.accounting.ledger import Ledger
 from privet.accounting.private_selection import RandomSearch
+from privet.cli.account import account
 from privet.datasets.tasks import Classes, Number, Several
 from privet.errors import LedgerMismatch, RecipeError
 from privet.mechanism.events import compose, same_event
@@ -25,6 +27,7 @@ from privet.runs import tuning
 from privet.runs.ledger_check import check_ledger
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.recipe_files import load_recipe
+from privet.runs.search_files import SearchFiles, check_search
 from privet.runs.search_law import Choice, Range, SearchLaw
 from privet.runs.trial_charges import EveryTrial, IndependentTrials, TrialCharges
 from privet.runs.trial_samplers import FromLaw, FromOptuna, Trial, TrialSampler
@@ -78,6 +81,11 @@ def test_ten_trials_have_one_ledger_one_total_and_the_best_model(tmp_path: Path,
     one = check_ledger(tmp_path / "s" / "trials" / "0001")
     assert one.spent.epsilon < promised.epsilon
     assert tuning.OF_A_TRIAL in one.spent.assumptions
+    for place in (tmp_path / "s", tmp_path / "s" / "search.jsonl"):
+        told = CliRunner().invoke(account, [str(place)])
+        assert told.exit_code == 0, told.output
+        assert "a random number of trials" in told.output
+        assert str(found.guarantee) in told.output
 
 
 def test_the_whole_search_is_charged_before_its_first_trial(
@@ -127,6 +135,7 @@ def test_a_trial_that_was_broken_off_stays_charged_and_another_takes_its_place(
     monkeypatch.setattr(tuning, "train", breaks_off)
     with pytest.raises(KeyboardInterrupt):
         search(tmp_path / "s").run()
+    assert "Take the search up again" in str(check_search(SearchFiles(folder=tmp_path / "s")).mismatch)
     monkeypatch.setattr(tuning, "train", real)
     job = search(tmp_path / "s")
     found = job.run()
@@ -134,6 +143,9 @@ def test_a_trial_that_was_broken_off_stays_charged_and_another_takes_its_place(
     assert len(scores(tmp_path / "s")) == 2
     assert len(list((tmp_path / "s" / "trials").iterdir())) == 3
     assert found.guarantee.epsilon > job.planned.epsilon
+    told = check_search(SearchFiles(folder=tmp_path / "s"))
+    assert (told.num_searches, told.num_trials, told.mismatch) == (1, 1, None)
+    assert told.spent.epsilon == found.guarantee.epsilon
     again = search(tmp_path / "s").run()
     assert again is not None
     assert again.guarantee.epsilon == found.guarantee.epsilon, "and it is charged once"
@@ -252,6 +264,8 @@ def test_every_adaptive_trial_is_charged_before_it_begins(tmp_path: Path) -> Non
     assert counts == [1, 2, 3]
     assert found is not None
     assert found.guarantee.epsilon == pytest.approx(job.planned.epsilon)
+    told = check_search(SearchFiles(folder=tmp_path / "s"))
+    assert (told.num_searches, told.num_trials, told.mismatch) == (0, 3, None)
 
 
 def test_a_sampler_that_learns_is_refused_where_trials_must_be_independent(tmp_path: Path) -> None:

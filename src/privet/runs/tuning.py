@@ -1,13 +1,5 @@
 """Tuning as a job: trials of a recipe, charged in one ledger, of which the best is released.
 
-The folder of a search::
-
-    tuning.json     what was asked for, and the recipe of a trial with its calibrated noise
-    search.jsonl    the ledger of the search: its charges, each durable before a trial reads data
-    secret.json     the number of trials and the key of their settings; not to be shown
-    trials/         the runs; not to be shown, except where every trial is charged
-    chosen/         the best model, its recipe, its guarantee and its statement, which include the search
-
 A trial that was broken off is not taken up again. It is charged in full, beside the search, and another is run in its
 place: what its process may have left behind is covered, and all trials that are compared are whole runs.
 """
@@ -41,6 +33,7 @@ from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.recipe_files import recipe_from_values
 from privet.runs.run_files import RunFiles, read_json, write_json, write_whole
 from privet.runs.runner import evaluate, train
+from privet.runs.search_files import SearchFiles
 from privet.runs.search_law import SearchLaw, overrides_of
 from privet.runs.trial_charges import TrialCharges
 from privet.runs.trial_samplers import Trial, TrialSampler
@@ -49,40 +42,6 @@ from privet.vocabulary import Release
 OF_A_TRIAL = "this run is one trial of a search, whose own ledger states what the released model costs"
 # Draws from the law that are tried before anything is charged.
 _TRIED_DRAWS = 32
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchFiles:
-    """The files of a search."""
-
-    folder: Path
-
-    @property
-    def asked(self) -> Path:
-        return self.folder / "tuning.json"
-
-    @property
-    def ledger(self) -> Path:
-        return self.folder / "search.jsonl"
-
-    @property
-    def secret(self) -> Path:
-        return self.folder / "secret.json"
-
-    @property
-    def trials(self) -> Path:
-        return self.folder / "trials"
-
-    @property
-    def chosen(self) -> Path:
-        return self.folder / "chosen"
-
-    def trial(self, number: int) -> Path:
-        return self.trials / f"{number:04d}"
-
-    def begun(self) -> list[int]:
-        """Return the numbers of all trials that were begun."""
-        return sorted(int(path.name) for path in self.trials.iterdir()) if self.trials.exists() else []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,26 +255,15 @@ class Tuning:
         if not any(same_event(event, whole) for event, _ in charged):
             ledger.reserve(whole, 1)
         paid = sum(count for event, count in charged if same_event(event, self._one_run))
-        owed = len(self._broken_off()) - paid
+        owed = len(self._files.broken_off()) - paid
         if owed > 0:
             ledger.reserve(self._one_run, owed)
-
-    def _broken_off(self) -> list[int]:
-        """Return the trials that charged a step and have no result."""
-        return [
-            number
-            for number in self._files.begun()
-            if not self._score_file(number).exists() and RunFiles(folder=self._files.trial(number)).ledger.exists()
-        ]
-
-    def _score_file(self, number: int) -> Path:
-        return self._files.trial(number) / "trial.json"
 
     def _finished(self) -> list[Trial]:
         found = []
         for number in self._files.begun():
-            if self._score_file(number).exists():
-                stored = read_json(self._score_file(number))
+            if self._files.score(number).exists():
+                stored = read_json(self._files.score(number))
                 score = -math.inf if stored["score"] is None else float(stored["score"])
                 found.append(Trial(number=number, values=dict(stored["values"]), score=score))
         return found
@@ -335,7 +283,7 @@ class Tuning:
         if not outcome.is_finished:
             raise CheckpointError("A trial was broken off. It stays charged; the same command goes on with another.")
         score = self._scored(folder, public)
-        write_json(self._score_file(number), {"values": values, "score": score if math.isfinite(score) else None})
+        write_json(self._files.score(number), {"values": values, "score": score if math.isfinite(score) else None})
         return Trial(number=number, values=values, score=score)
 
     def _figure(self, folder: Path, public: ArrayDataset) -> Measure | None:
