@@ -26,8 +26,22 @@ def own_mean(values: Tensor, counted: Tensor) -> Tensor:
 
 def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """Return for each example its mean cross-entropy over its tokens; ``logits`` and ``labels`` are aligned."""
-    each = F.cross_entropy(_wide(logits).movedim(-1, 1), labels, ignore_index=IGNORED, reduction="none")
+    each = _of_tokens(logits, labels)
     return own_mean(each, (labels != IGNORED).to(each.dtype))
+
+
+def _of_tokens(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each token; zero where it is ignored.
+
+    Logits of a large vocabulary fill much memory. They are neither cut nor turned, either of which would copy them.
+    """
+    flat = F.cross_entropy(_wide(logits).flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="none")
+    return flat.view_as(labels)
+
+
+def _next(labels: Tensor) -> Tensor:
+    """Return for each token the label of the one after it; the last has none."""
+    return F.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
 def _wide(logits: Tensor) -> Tensor:
@@ -37,8 +51,7 @@ def _wide(logits: Tensor) -> Tensor:
 
 def _next_tokens(model: Any, outputs: Any, labels: Tensor) -> Tensor:
     # a learned prompt stands in front of the tokens
-    logits = outputs["logits"][:, -labels.shape[1] :]
-    return token_losses(logits[:, :-1], labels[:, 1:])
+    return token_losses(outputs["logits"][:, -labels.shape[1] :], _next(labels))
 
 
 def _same_tokens(model: Any, outputs: Any, labels: Tensor) -> Tensor:
@@ -139,5 +152,4 @@ def supervised(trainer: Any, model: nn.Module, inputs: Mapping[str, Any]) -> Ten
 def completion_scores(model: nn.Module, ids: Tensor, attention: Tensor, counted: Tensor) -> Tensor:
     """Return for each text the log-probability of its counted tokens, summed."""
     logits = model(input_ids=ids, attention_mask=attention, use_cache=False)["logits"][:, -ids.shape[1] :]
-    each = -F.cross_entropy(_wide(logits[:, :-1]).movedim(-1, 1), ids[:, 1:], reduction="none")
-    return (each * counted[:, 1:]).sum(1)
+    return -_of_tokens(logits, _next(ids.masked_fill(counted == 0, IGNORED))).sum(1)
