@@ -90,6 +90,14 @@ _BY_TASK: Mapping[str, Callable[[Any, Any, Any], Tensor]] = {
 }
 
 
+# Causal models of transformers that are named in an older way. Others of that way do not shift the labels (XLNet).
+_CAUSAL = frozenset(
+    ["GPT2LMHeadModel", "OpenAIGPTLMHeadModel", "CTRLLMHeadModel", "BertLMHeadModel", "BertGenerationDecoder"]
+)
+# What transformers says of models with an encoder and a decoder; their labels stand where they are predicted.
+_OF_ENCODER_DECODERS = (None, "ForCausalLM", "ForConditionalGeneration")
+
+
 def bare_model(model: nn.Module) -> Any:
     """Return the model of transformers inside adapters of PEFT; the model itself if it has none."""
     unwrap = getattr(model, "get_base_model", None)
@@ -103,15 +111,33 @@ def task_of(model: nn.Module) -> str:
         UnsupportedModel: nobody knows the loss of one example.
     """
     inner = bare_model(model)
+    check_no_balance(inner)
     task = getattr(inner, "loss_type", None)
-    if getattr(getattr(inner, "config", None), "is_encoder_decoder", False) and task in (None, "ForCausalLM"):
-        return "ForMaskedLM"  # labels stand where they are predicted
+    if getattr(getattr(inner, "config", None), "is_encoder_decoder", False) and task in _OF_ENCODER_DECODERS:
+        return "ForMaskedLM"
+    if task is None and not _CAUSAL.isdisjoint(kind.__name__ for kind in type(inner).__mro__):
+        return "ForCausalLM"
     if task not in _BY_TASK:
         raise UnsupportedModel(
             f"The loss of one example is not known for {type(inner).__name__}, whose loss is {task!r}. Derive from the "
             "trainer and write compute_losses(model, inputs): it returns one loss per example."
         )
     return str(task)
+
+
+def check_no_balance(inner: Any) -> None:
+    """Refuse a mixture of experts whose loss has a part that is an average over the batch.
+
+    Raises:
+        UnsupportedModel: the part would be left out in silence.
+    """
+    config = getattr(inner, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if getattr(text, "output_router_logits", False):
+        raise UnsupportedModel(
+            f"{type(inner).__name__} adds a loss that balances experts over the whole batch, which couples examples. "
+            "Leave it out: model.config.output_router_logits = False, in TRL router_aux_loss_coef=0.0."
+        )
 
 
 def supervised(trainer: Any, model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
@@ -134,6 +160,11 @@ def supervised(trainer: Any, model: nn.Module, inputs: Mapping[str, Any]) -> Ten
     taken = tuple(given.pop(name) for name in names)
     labels = taken if len(taken) > 1 else taken[0]
     if inner.config.is_encoder_decoder and "decoder_input_ids" not in given and isinstance(labels, Tensor):
+        if not hasattr(inner, "prepare_decoder_input_ids_from_labels"):
+            raise UnsupportedModel(
+                f"The batch has no decoder_input_ids, and {type(inner).__name__} does not make them from labels in the "
+                "usual way. Let the collator make them."
+            )
         given["decoder_input_ids"] = inner.prepare_decoder_input_ids_from_labels(labels=labels)
     outputs = model(**given)
     if trainer.compute_loss_func is None:
