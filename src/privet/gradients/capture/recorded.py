@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.hooks import RemovableHandle
 
-from privet.errors import NoExampleRule
+from privet.errors import NoExampleRule, UnsupportedModel
 from privet.gradients.capture.in_place import Function, writes
 from privet.gradients.capture.views import Undo
 from privet.isolation.follow import Follower
@@ -342,7 +342,7 @@ def send_back(
     try:
         if edges:
             ends = [*(use.edge for use in awaited), *edges]
-            found = torch.autograd.grad(loss, ends, retain_graph=keep_graph, allow_unused=True)
+            found = _gradients(loss, ends, keep_graph=keep_graph)
             with torch.no_grad():
                 for use, gradient in zip(reversed(awaited), reversed(found[: len(awaited)]), strict=True):
                     if gradient is not None:
@@ -350,3 +350,16 @@ def send_back(
     finally:
         for use in recording.uses:
             use.receive = None  # a later backward pass must not count these gradients again
+
+
+def _gradients(loss: Tensor, ends: Sequence[Any], *, keep_graph: bool) -> Sequence[Tensor | None]:
+    try:
+        return torch.autograd.grad(loss, ends, retain_graph=keep_graph, allow_unused=True)
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+        raise UnsupportedModel(
+            "The model recomputes activations in re-entrant checkpoints, which hide the graph from the gradients of "
+            "single examples. Ask for use_reentrant=False in torch.utils.checkpoint.checkpoint, or for "
+            "gradient_checkpointing_kwargs={'use_reentrant': False} in transformers."
+        ) from error

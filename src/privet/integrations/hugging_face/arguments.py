@@ -120,7 +120,9 @@ _TRL_SHARED: Mapping[str, Treatment] = {
         _PASSED,
     ),
     "padding_free": Treatment(refusal=_NO_EXAMPLE_AXIS),
-    "router_aux_loss_coef": Treatment(refusal="the loss that balances experts is an average over the batch"),
+    "router_aux_loss_coef": Treatment(
+        refusal="the loss that balances experts is an average over the batch", allowed=(0.0,)
+    ),
 }
 SFT: Mapping[str, Treatment] = {
     **_TRL_SHARED,
@@ -209,6 +211,15 @@ def performance_of(args: Any, private: PrivateRun) -> Performance:
         prefetch=args.dataloader_prefetch_factor or 2,
         pin_memory=args.dataloader_pin_memory,
     )
+
+
+def check_precision(mixed: str) -> None:
+    """Refuse a precision that did not come through the arguments: ``accelerate launch`` hands it on in variables."""
+    if mixed not in ("no", "bf16"):
+        raise ArgumentError(
+            f"Accelerate was told mixed_precision={mixed!r}, by its configuration or ACCELERATE_MIXED_PRECISION. Its "
+            "scales depend on private gradients, and sums in it round bounds away; use bf16."
+        )
 
 
 def _check_optimizer(args: Any) -> None:

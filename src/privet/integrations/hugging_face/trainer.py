@@ -17,12 +17,13 @@ from torch.optim import Optimizer
 
 from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError, DependencyError, LoopError, UnsupportedModel
-from privet.integrations.hugging_face.arguments import UNDECLARED, governed, performance_of
+from privet.integrations.hugging_face.arguments import UNDECLARED, check_precision, governed, performance_of
 from privet.integrations.hugging_face.losses import supervised
 from privet.integrations.hugging_face.preferences import paired, preferences
 from privet.integrations.hugging_face.private_run import Evaluation, PrivateRun
 from privet.integrations.hugging_face.trainer_files import TrainerFiles, add_to_card
 from privet.integrations.stepping import LogicalSteps, StepOptimizer, advance
+from privet.training.batching import check_dataset
 from privet.training.session import Session, Step
 from privet.training.start import privatize
 from privet.training.telemetry import Unprotected
@@ -42,6 +43,7 @@ _LOSSES = {
 }
 _PAIRS = ("trl.trainer.dpo_trainer.DPOTrainer",)
 _LIBRARIES = ("transformers.", "trl.", "privet.")
+_LOADERS = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples")
 # Figures of private batches that a trainer logs.
 _EXACT = ("loss", "grad_norm", "train_loss")
 
@@ -73,6 +75,7 @@ class PrivateTraining:
     """
 
     # the trainer whose methods are called with super() is known only where both are joined
+    accelerator: Any
     args: Any
     state: Any
     model: Any
@@ -121,7 +124,13 @@ class PrivateTraining:
         """Train as the plan says; the trainer's arguments are checked once more, since they can be changed."""
         if trial is not None:
             self.hyperparameter_search()
+        if "compute_loss" in vars(self):
+            raise UnsupportedModel(
+                "trainer.compute_loss was replaced and would not be called: it gives one loss for a whole batch. "
+                "Write compute_losses(model, inputs) in a class of your own."
+            )
         self.args = governed(self.args, self.private)
+        check_precision(self.accelerator.mixed_precision)
         stopping = any(isinstance(each, EarlyStoppingCallback) for each in self.callback_handler.callbacks)
         if stopping and self.private.evaluation is Evaluation.UNDECLARED:
             raise ArgumentError(f"EarlyStoppingCallback {UNDECLARED}")
@@ -174,7 +183,7 @@ class PrivateTraining:
 
     def _opened(self) -> Session:
         """Make the session of the run and enter it."""
-        dataset, collate = self.train_dataset, self.data_collator
+        dataset, collate = check_dataset(self.train_dataset), self.data_collator
         model: nn.Module = self.model
         if hasattr(dataset, "remove_columns"):
             dataset = self._remove_unused_columns(dataset, description="training")
@@ -265,7 +274,15 @@ class PrivateTraining:
 
     def evaluate(self, eval_dataset: Any = None, *given: Any, **named: Any) -> Any:
         """Evaluate; refuse the training data, whose exact loss would be shown."""
-        asked = self.eval_dataset if eval_dataset is None else eval_dataset
+        self._check_is_not_trained_on(self.eval_dataset if eval_dataset is None else eval_dataset)
+        return super().evaluate(eval_dataset, *given, **named)  # type: ignore[misc]
+
+    def predict(self, test_dataset: Any, *given: Any, **named: Any) -> Any:
+        """Predict, with the loss of what has labels; refuse the training data, as ``evaluate`` does."""
+        self._check_is_not_trained_on(test_dataset)
+        return super().predict(test_dataset, *given, **named)  # type: ignore[misc]
+
+    def _check_is_not_trained_on(self, asked: Any) -> None:
         sets = asked.values() if isinstance(asked, dict) else (asked,)
         is_training = asked is not None and any(each is self.train_dataset for each in sets)
         if is_training and not self.private.log_unprotected:
@@ -273,7 +290,6 @@ class PrivateTraining:
                 "The training data were given for evaluation, and their exact loss is not private. Evaluate other "
                 "data; PrivateRun(log_unprotected=True) shows it as unprotected."
             )
-        return super().evaluate(eval_dataset, *given, **named)  # type: ignore[misc]
 
     def _files(self) -> TrainerFiles:
         return TrainerFiles.of(self.args.output_dir, self.private.folder)
@@ -321,6 +337,14 @@ def _check_owners(kind: type[PrivateTraining]) -> None:
         raise UnsupportedModel(
             f"{step}.training_step would not be called: a private step takes its place. Move what it computes into "
             "compute_losses(model, inputs), and the rest into a callback."
+        )
+    loaders = [_owner(kind, name) for name in _LOADERS]
+    if kind.get_train_dataloader is not PrivateTraining.get_train_dataloader:
+        loaders = [f"{kind.__module__}.{kind.__qualname__}"]
+    for loader in (each for each in loaders if not each.startswith(_LIBRARIES)):
+        raise UnsupportedModel(
+            f"{loader} makes a loader or a sampler of its own for training, and the plan draws the batches. Leave it "
+            "out; weights of classes or examples belong into compute_losses."
         )
 
 
