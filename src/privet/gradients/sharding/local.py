@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+# Modules of torch.distributed in which ranks of a sharded model wait for each other.
+_SENDING = ("distributed_c10d", "fsdp._fully_shard._fsdp_collectives", "fsdp._fully_shard._fsdp_param_group")
+
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether FSDP2 (``fully_shard``) manages any part of a model."""
@@ -54,3 +57,12 @@ def from_part(tensor: Tensor, part: Tensor) -> Tensor:
     return DTensor.from_local(
         part, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
     )
+
+
+def is_of_messages(error: BaseException) -> bool:
+    """Whether torch raised an error while it sent messages to other ranks, and not in the model or the loop."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    module = "" if place is None else str(place.tb_frame.f_globals.get("__name__", ""))
+    return isinstance(error, RuntimeError) and module.removeprefix("torch.distributed.") in _SENDING

@@ -10,11 +10,25 @@ from torch import nn
 from privet.gradients.sharding.local import is_sharded
 from privet.mechanism.layout import Layout
 from privet.plan import Plan
-from privet.training.distributed.ranks import Ranks
+from privet.training.distributed.ranks import Point, Ranks
 from privet.training.launch.replay import Launch
+from privet.training.performance import Performance
 
 if TYPE_CHECKING:
     from privet.training.distributed.shards import Shards
+
+
+def ranks_for(model: nn.Module, ranks: Ranks | None, performance: Performance) -> Ranks | None:
+    """Return the ranks in the form that the model asks for, after they agreed on it; None for one process.
+
+    Ranks of a sharded model gather its parameters in every physical batch, so they must have equally many.
+    """
+    if ranks is None:
+        return None
+    gathers = isinstance(model, nn.Module) and is_sharded(model)
+    facts = {"physical_batch_size": performance.physical_batch_size} if gathers else {}
+    ranks.meet(Point.PREPARING, {"whether the model is sharded": gathers, **facts})
+    return ranks.gathering() if gathers else ranks
 
 
 def shards_of(
