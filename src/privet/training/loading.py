@@ -8,6 +8,8 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
@@ -25,6 +27,8 @@ from privet.training.reading import Indices, Reader, Remote, as_it_is, reader_of
 # Both make processes that share no memory with this one. With the first, the death of a worker is noticed where its
 # batch is waited for, and not by an exception in the middle of an update.
 _START = next(method for method in ("forkserver", "spawn") if method in multiprocessing.get_all_start_methods())
+# How long the death of a worker may take to be told after its connection has ended.
+_GRACE_S = 5.0
 
 
 class Loader(Protocol):
@@ -155,11 +159,11 @@ class Workers:
         pins = performance.pin_memory and device.type == "cuda"
         self._copies = torch.cuda.Stream(device) if pins else None  # type: ignore[no-untyped-call]
         self._parts: Iterator[Indices] = iter(())
+        self._processes: Sequence[BaseProcess] = ()
         # The parts that workers were asked for, in order. None: nothing was asked for, or nobody waits for it any more.
         self._in_flight: deque[Indices | None] = deque()
         generator = torch.Generator()
         generator.set_state(torch.get_rng_state())  # as a DataLoader seeds its workers, and the run's own draws stay
-        already = set(multiprocessing.active_children())
         loader: DataLoader[Any] = DataLoader(
             Remote(reader=reader),  # type: ignore[arg-type]
             batch_sampler=_Asked(self),  # type: ignore[arg-type]
@@ -174,8 +178,9 @@ class Workers:
         try:
             with warnings.catch_warnings():  # torch's advice would be to share this process's memory
                 warnings.filterwarnings("ignore", message="Got pickle error")
-                self._batches: Any = iter(loader)
-            self._processes = sorted(set(multiprocessing.active_children()) - already, key=lambda each: each.pid or 0)
+                batches: Any = iter(loader)
+            # torch's own list: multiprocessing.active_children() forgets those that are dead already
+            self._batches, self._processes = batches, tuple(batches._workers)
             for _ in range(performance.workers):
                 self._answer()
         except DataError:
@@ -233,7 +238,9 @@ class Workers:
         try:
             found = next(self._batches)
         except Exception as error:
-            if any(process.exitcode is not None for process in self._processes):
+            # A connection that ends is often the first sign of a death, and the system tells of it a moment later.
+            grace = _GRACE_S if isinstance(error, (ConnectionError, EOFError)) else 0.0
+            if wait([process.sentinel for process in self._processes], timeout=grace):
                 self._tell_of_death(error)
             if self._in_flight.popleft() is None:
                 return None  # whatever went wrong with it, nobody waits for it
