@@ -267,12 +267,9 @@ class Follower(Acting):
             self.is_lost = True
             return
         self.tracer = tracer(
-            self._num_examples,
-            self._first_seen,
-            slot=self._slot,
-            is_trained=self._is_trained,
+            self._num_examples, self._first_seen, slot=self._slot, is_trained=self._is_trained,
             draws=self._watched_draws,
-        )
+        )  # fmt: skip
         # unlike a bare push this tells torch's compiler, too, that a mode is active
         self.tracer.__enter__()  # type: ignore[no-untyped-call]
 
