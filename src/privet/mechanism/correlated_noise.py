@@ -241,7 +241,7 @@ class BandedInverseGaussian(CorrelatedNoise):
 
 @dataclass(kw_only=True)
 class _CorrelatedRun:
-    """What both runs share: the size of the draws, the event, and the size of the noise of each step."""
+    """The common part of both runs: the size of the draws, the event, and the size of the noise of each step."""
 
     noise: CorrelatedNoise
     layout: Layout

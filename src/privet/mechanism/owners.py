@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Indices = NDArray[np.int64]
 
-# What holds several names at once.
+# Types that hold several names at once.
 _SEVERAL = (list, tuple, set, frozenset, dict)
 
 
@@ -164,7 +164,7 @@ def _exact_below(name: object) -> float:
 
 
 class Pool(Sized, Protocol):
-    """What a sampler draws from: its items are persons, or records that were kept."""
+    """The items of a sampler: persons, or records that were kept."""
 
     def records(self, items: Indices, rng: np.random.Generator) -> Indices:
         """Return the records of drawn items: one row per item, padded as :func:`padded` says; or one number each."""
@@ -192,7 +192,7 @@ class Contribution(Protocol):
         ...
 
     def pool(self, owners: Owners, rng: np.random.Generator) -> Pool:
-        """Return what a run draws from; whatever is chosen once for the whole run is chosen here."""
+        """Return the items of a run; whatever is chosen once for the whole run is chosen here."""
         ...
 
 

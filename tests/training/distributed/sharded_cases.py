@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Adam, Optimizer
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from privet.mechanism import correlated_noise
@@ -70,6 +71,16 @@ class Blocks(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         for block in self.blocks:
             inputs = inputs + block(inputs)
+        found: Tensor = self.head(inputs * self.scale)
+        return found
+
+
+class Recomputing(Blocks):
+    """Blocks whose activations are computed again in the backward pass."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs = inputs + checkpoint(block, inputs, use_reentrant=False)
         found: Tensor = self.head(inputs * self.scale)
         return found
 
@@ -175,6 +186,7 @@ CASES = {
         model=lambda: Blocks(torch.float64), data=lambda: numbers(torch.float64), optimizer=adam, tolerance=1e-12
     ),
     "tied": Case(model=Tied, data=words, losses=word_losses, optimizer=adam, tolerance=2e-6),
+    "recomputed": Case(model=Recomputing),
     "adapted": Case(model=adapted, manual=True),
     "rare": Case(plan=a_plan(rate=0.03, steps=12), physical=1, evaluates=True),
     "per parameter": Case(plan=a_plan(grouping=PerParameter())),

@@ -101,7 +101,7 @@ class DeclaredTable:
 
     @property
     def task(self) -> Task:
-        """What a model of this table predicts."""
+        """The task of a model of this table."""
         return task_of([target.task for target in self.targets])
 
     @property
