@@ -327,8 +327,8 @@ ISOLATION = (
         "experiments-of-a-given-up-step-forgotten",
         "a program is trained without the experiments that the program of a step before it failed",
         "training/preflight/preflight.py",
-        "            self.failures, self.next_step = (), 0\n",
-        "            self.failures = ()\n",
+        "        self.failures, self.next_step = (), 0\n",
+        "        self.failures = ()\n",
         "tests/training/preflight/test_later_programs.py::"
         "test_experiments_that_a_given_up_step_failed_are_made_with_the_program_of_the_next",
     ),

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import SGD
 
 from privet.accounting.ledger import Ledger
+from privet.mechanism import correlated_noise
 from privet.mechanism.changing_clipping import AdaptiveQuantile
 from privet.mechanism.correlated_noise import BandedGaussian, BandedInverseGaussian, CorrelatedNoise
 from privet.mechanism.cyclic_poisson import CyclicPoisson
@@ -152,12 +153,13 @@ def test_one_band_and_one_group_train_the_model_of_plain_noise_and_poisson_sampl
     assert poisson(steps=6).round_event == replace(poisson(), sampling=sampling, noise=one).round_event
 
 
-def test_draws_made_again_train_the_model_of_draws_kept_in_memory_bit_for_bit() -> None:
+def test_draws_made_again_train_the_model_of_draws_kept_in_memory_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
-    for keeps in (True, False):
+    for freely_kept in (correlated_noise.FREELY_KEPT, 0):
+        monkeypatch.setattr(correlated_noise, "FREELY_KEPT", freely_kept)
         noise = BandedInverseGaussian.square_root(bands=4, batches=4, epochs=3).with_multiplier(1.0)
         model = network()
-        plan = fixed_order(replace(noise, keeps_past=keeps))
+        plan = fixed_order(noise)
         with privatize(model, plain_sgd(model), examples(), plan, seed=3) as session:
             run(session, model)
         found.append(flat(model))

@@ -73,7 +73,7 @@ def advance(schedule: Any, *, by: int) -> None:
 class StepOptimizer(Optimizer):
     """An optimizer for the loop of a trainer: its ``step()`` updates the model by the private step at hand.
 
-    Learning rates, groups and state are those of ``inner``, so schedulers and checkpoints see what they expect.
+    Learning rates, groups and state are those of ``inner``, so schedulers and checkpoints work on it as usual.
 
     Guarantee:
         ``step()`` without a summed private step raises, and ``zero_grad()`` does nothing: gradients exist only inside
@@ -86,7 +86,7 @@ class StepOptimizer(Optimizer):
         self._finish: Callable[[], None] | None = None
 
     def expect(self, finish: Callable[[], None]) -> None:
-        """Take what the next ``step()`` does."""
+        """Take the update of the next ``step()``."""
         if self._finish is not None:
             raise LoopError("A private step was summed while the one before it still waits for optimizer.step().")
         self._finish = finish

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from privet.isolation.asking import SHOWING_MEMORY, read_by
-from privet.isolation.drawing import GlobalDraws
+from privet.isolation.drawing import DrawnStates, GlobalDraws
 from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within, is_written_out
 from privet.isolation.place import Cause, Verdict
 from privet.isolation.reads import Read, checks_only, may_read
@@ -21,13 +21,14 @@ _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
 
 
 class Acting:
-    """What is noted of one forward pass, and the tracer that looks at it."""
+    """Notes about one forward pass, and the tracer that looks at it."""
 
     __slots__ = (
-        "_draws", "_errors", "_num_examples", "_num_made", "_seed", "_sees_all", "_suspected", "has_hooks",
+        "_drawn", "_draws", "_errors", "_num_examples", "_num_made", "_seed", "_sees_all", "_suspected", "has_hooks",
         "judge_gradient", "nodes", "places", "tracer",
     )  # fmt: skip
-    _draws: GlobalDraws
+    _draws: GlobalDraws | None
+    _drawn: DrawnStates
     _errors: list[Read]
     _num_examples: int
     _num_made: int
@@ -47,6 +48,13 @@ class Acting:
             self._suspected = Suspicions(self._seed)
         return self._suspected
 
+    @property
+    def _watched_draws(self) -> GlobalDraws:
+        """What the program draws from the global generators; most programs draw nothing."""
+        if self._draws is None:
+            self._draws = GlobalDraws(self._drawn, self._seed)
+        return self._draws
+
     def _note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if self.tracer is None:
             return
@@ -63,7 +71,7 @@ class Acting:
             self._suspicions.hand_out(made)
 
     def _doubt(self) -> Cause | None:
-        if self._draws.is_reseeded or self._draws.is_set_back:
+        if self._draws is not None and (self._draws.is_reseeded or self._draws.is_set_back):
             self._suspicions.note_draws(self._draws)
         return self._suspicions.doubt or (None if self.tracer is None else self.tracer.trace.doubt)
 

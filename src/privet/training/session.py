@@ -101,7 +101,6 @@ class Session(RunAccess):
                         f"Step {index} was not completed: call step.update() in every pass of the loop over steps(). "
                         "Its round stays charged."
                     )
-                step.close()
                 self._open_step = None
                 if place + 1 == per_round:
                     for notify in events.round_ends:
@@ -125,7 +124,7 @@ class Session(RunAccess):
                     _LOG.warning("%s", changed)
                 if unfinished is not None:
                     was_asked = error is None or isinstance(error, KeyboardInterrupt)
-                    unfinished.close(VoidReason.INTERRUPTED if was_asked else VoidReason.STEP_FAILED)
+                    unfinished.give_up(VoidReason.INTERRUPTED if was_asked else VoidReason.STEP_FAILED)
                 for notify_of in self._events.run_ends:
                     notify_of(error)
                 if error is None and changed is not None:
@@ -168,7 +167,7 @@ class Step:
         self._batch = run.empty_batch(indices, index)
         self._clipped = self._batch.clipped
         self.sensitivity, self.kept = self._clipped.sensitivity, self._clipped.kept
-        self.is_updated, self._is_over = False, False
+        self.is_updated, self._is_given_up = False, False
         self._executed: ExecutedRound | None = None
 
     def accumulate(self, loss_function: LossFunction) -> None:
@@ -208,8 +207,6 @@ class Step:
         run, state = self._run, self._run.state
         run.streams.check_process()
         self._check_open()
-        if self.is_updated:
-            raise LoopError("step.update() was already called for this step.")
         self._batch.check_complete()
         for notify in run.events.before_noise:
             notify(self._clipped, run.plan.noise)
@@ -236,12 +233,12 @@ class Step:
             raise LoopError("step.executed exists after step.update().")
         return self._executed
 
-    def close(self, reason: VoidReason | None = None) -> None:
-        """End the step; with a reason the round of an unfinished step is voided. It stays charged."""
-        self._is_over = True
-        if reason is not None:
-            self._release.give_up(reason)
+    def give_up(self, reason: VoidReason) -> None:
+        """End the step; the round of a step that was not updated is voided. It stays charged."""
+        self._is_given_up = True
+        self._release.give_up(reason)
 
     def _check_open(self) -> None:
-        if self._is_over:
-            raise LoopError(f"Step {self.index} is over. Only the step that steps() handed out last can be used.")
+        if self.is_updated or self._is_given_up:
+            how = "step.update() was already called for it" if self.is_updated else "it was given up"
+            raise LoopError(f"Step {self.index} is over: {how}. Go on with the next step of session.steps().")

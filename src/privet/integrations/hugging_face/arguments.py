@@ -23,12 +23,12 @@ _DEFAULT_EPOCHS = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Treatment:
-    """What is done with one argument.
+    """The treatment of one argument.
 
     Attributes:
         refusal: Why it is refused if it has another value than its default; empty if it is not.
         allowed: Values besides the default that are not refused.
-        word: What the user is told if it is set and has no effect; empty if it has one.
+        word: The warning if it is set and has no effect; empty if it has one.
     """
 
     refusal: str = ""
@@ -59,7 +59,7 @@ TRAINING: Mapping[str, Treatment] = {
         resume_from_checkpoint local_rank""",
         _PASSED,
     ),
-    # the plan decides; what is set must agree with it
+    # the plan decides; a value that is set must agree with it
     **_all(
         "per_device_train_batch_size num_train_epochs max_steps ignore_data_skip average_tokens_across_devices",
         _TRANSLATED,

@@ -1,4 +1,4 @@
-"""transformers' ``Trainer`` with private steps: its loop, callbacks, schedules and checkpoints stay what they are.
+"""transformers' ``Trainer`` with private steps: its loop, callbacks, schedules and checkpoints stay as they are.
 
 The trainer's loader yields logical steps, ``training_step`` sums one of them, and the optimizer's ``step()`` adds the
 noise and updates the model. Nothing of the loop is copied.
@@ -35,7 +35,7 @@ except ImportError as missing:  # pragma: no cover (installed in the other envir
         "The private trainer needs transformers and accelerate. Install them with: pip install 'privet[transformers]'."
     ) from missing
 
-# Who defines the compute_loss that a trainer would use, and what stands in its place.
+# The classes that define the compute_loss of a trainer, and its replacement.
 _LOSSES = {
     "transformers.trainer.Trainer": supervised,
     "trl.trainer.sft_trainer.SFTTrainer": supervised,
@@ -44,7 +44,7 @@ _LOSSES = {
 _PAIRS = ("trl.trainer.dpo_trainer.DPOTrainer",)
 _LIBRARIES = ("transformers.", "trl.", "privet.")
 _LOADERS = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples")
-# What a trainer logs of private batches.
+# Figures of private batches that a trainer logs.
 _EXACT = ("loss", "grad_norm", "train_loss")
 
 
@@ -109,7 +109,7 @@ class PrivateTraining:
         return _LOSSES[_owner(type(self), "compute_loss")](self, model, inputs)
 
     def guarantee(self) -> Guarantee:
-        """Return the guarantee of what was trained so far.
+        """Return the guarantee of the training so far.
 
         Raises:
             LoopError: nothing was trained.
@@ -208,7 +208,7 @@ class PrivateTraining:
         return self._held.enter_context(session)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """Sum one logical step. What is returned is zero: the loss of a batch is private.
+        """Sum one logical step, and return zero: the loss of a batch is private.
 
         Raises:
             LoopError: for anything but a step, such as a batch of a loader that was put in the place of the steps.
@@ -258,7 +258,7 @@ class PrivateTraining:
     # --------------------------------------------------------------------------------------- logs, metrics and files
 
     def log(self, logs: dict[str, float], *given: Any, **named: Any) -> None:
-        """Log what is public; the exact loss as ``unprotected_loss`` where it was asked for."""
+        """Log public figures; the exact loss as ``unprotected_loss`` where it was asked for."""
         for name in _EXACT:
             logs.pop(name, None)
         if self.private.log_unprotected and self._unprotected and self.is_in_train:

@@ -40,7 +40,7 @@ _LOG = logging.getLogger("privet")
 
 
 class PrivateSteps(LogicalSteps):
-    """What ``trainer.fit`` gets in the place of a loader: a data set, and how it is trained on privately.
+    """A data set and the terms of private training on it, for ``trainer.fit`` in place of a loader.
 
     Args:
         dataset: A map-style data set; one item is one unit of privacy.
@@ -83,7 +83,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc] # Lightnin
     Guarantee:
         The weights change by private steps alone, whose rounds are charged to the ledger before any record is read. The
         plan decides their number, batches, clipping and noise; settings of the trainer that would, are refused.
-        ``self.log`` refuses in ``compute_losses``: what is computed there is private. An empty batch is a step like any
+        ``self.log`` refuses in ``compute_losses``: values there are private. An empty batch is a step like any
         other.
 
     Attributes:
@@ -109,7 +109,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc] # Lightnin
         raise NotImplementedError(f"{type(self).__name__} must write compute_losses(batch): one loss per example.")
 
     def guarantee(self) -> Guarantee:
-        """Return the guarantee of what was trained so far."""
+        """Return the guarantee of the training so far."""
         if self._fit is None:
             raise LoopError("Nothing was trained yet. Call trainer.fit(...); plan.guarantee() is what it will cost.")
         found = self._fit.session.guarantee()
