@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from privet.cli.train_own_data import _names_persons
+from privet.datasets.header_hints import names_persons
 from tests.cli.conftest import FEW_STEPS, SCHEMA, Ask
 
 
@@ -357,19 +357,28 @@ def test_one_record_per_person_is_declared_by_a_word_and_protects_persons(ask: A
 
 @pytest.mark.parametrize("name", ["age_number", "humid", "paid", "code", "inpatient_days", "row"])
 def test_other_columns_are_not_taken_for_names_of_persons(name: str) -> None:
-    assert not _names_persons(name)
+    assert not names_persons(name)
 
 
 def test_a_schema_to_complete_is_written_from_the_header_alone(ask: Ask, own: Path) -> None:
     (own / "my.csv").write_text("patient_id,admitted,ward,level,ill\nsecret,secret,secret,secret,secret\n")
     found = ask("schema", "my.csv", "--target", "ill", "--person", "patient_id", "-o", "made.toml")
     assert found.code == 0, found.err
+    assert "--target ill --person patient_id --persons NUMBER" in " ".join(found.err.split())
     text = (own / "made.toml").read_text()
     assert "secret" not in text
     assert "patient_id" not in text
     assert '{ name = "admitted", dates = "%Y-%m-%d", earliest = "?", latest = "?" }' in text
     assert '{ name = "ward", categories = ["?", "?"] }' in text
     assert '{ name = "level", low = ?, high = ? }' in text
+
+
+def test_a_schema_to_complete_declares_no_column_that_names_records_or_persons(ask: Ask, own: Path) -> None:
+    (own / "my.csv").write_text("stay_id,patientNumber,age,ill\n1,2,3,no\n")
+    found = ask("schema", "my.csv", "--target", "ill")
+    assert found.code == 0, found.err
+    assert '# left out, because it seems to name records or persons: "stay_id"' in found.out
+    assert found.out.count("{ name =") == 2
 
 
 def test_a_schema_of_public_records_is_complete_but_for_the_size(ask: Ask, own: Path) -> None:

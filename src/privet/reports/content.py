@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ from privet.runs.run_files import RunFiles, listed, read_json, read_lines, read_
 # Deciles of the gradient norms of a batch, with minimum and maximum.
 NUM_NORM_QUANTILES = 11
 NOT_RECORDED = "not recorded"
+# The files of a user's own data in a recipe, as a run keeps it: absolute, on any system.
+_DATA_FILE = re.compile(r'^(train|test) = "(?:[^"\n]*[/\\])?([^"/\\\n]+)"$', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,7 @@ class RunContent:
     Attributes:
         folder: The run's folder.
         recipe: The recipe; None for a training loop of the user's own.
-        recipe_text: The recipe file.
+        recipe_text: The recipe file, in which files of the user's own data are named without their folders.
         plan: The plan.
         promised: The plan's guarantee.
         ledger: The checked ledger.
@@ -148,7 +151,7 @@ def gather(folder: str | Path) -> RunContent:
     return RunContent(
         folder=files.folder,
         recipe=recipe,
-        recipe_text=read_text(files.recipe),
+        recipe_text=_without_folders(read_text(files.recipe)),
         plan=plan,
         promised=plan.guarantee(),
         ledger=check_ledger(files.folder),
@@ -239,3 +242,8 @@ def _environments(files: RunFiles) -> tuple[Mapping[str, Any], ...]:
         return ()
     found = read_json(files.environment).get("processes", [])
     return tuple(entry for entry in found if isinstance(entry, Mapping)) if isinstance(found, list) else ()
+
+
+def _without_folders(recipe: str) -> str:
+    """Return a recipe whose data files are beside it, as a reader would put them: folders tell about a machine."""
+    return _DATA_FILE.sub(r'\1 = "\2"', recipe)
