@@ -334,6 +334,23 @@ def test_the_number_of_persons_is_declared_and_never_counted(ask: Ask, own: Path
     assert "goes with --person" in alone.err
 
 
+def test_the_column_of_persons_is_neither_learned_from_nor_predicted(ask: Ask, own: Path) -> None:
+    (own / "my.csv").write_text(visits(per_patient=2))
+    for name in ("age", "income"):
+        found = ask("train", "my.csv", *TO_PROTECT, "--person", name, "--persons", "100")
+        assert found.code == 2
+        assert "Remove it from the schema" in " ".join(found.err.split())
+
+
+def test_no_records_of_a_person_is_refused_and_not_taken_for_the_default(ask: Ask, own: Path) -> None:
+    (own / "my.csv").write_text(visits(per_patient=2))
+    options = ("--person", "patient", "--persons", "100", "--records-per-person", "0")
+    found = ask("train", "my.csv", *TO_PROTECT, *options)
+    assert found.code != 0
+    assert "max_records" in found.err
+    assert not (own / "runs").exists()
+
+
 @pytest.mark.parametrize("name", ["patient_id", "ID", "customerNumber", "mrn", "Person", "user_key"])
 def test_a_table_that_seems_to_name_persons_asks_what_a_record_is_before_it_reads_one(
     ask: Ask, own: Path, name: str

@@ -139,7 +139,7 @@ class OwnData:
         return Persons(
             column=self.person,
             num_persons=self.persons,
-            max_records=self.records_per_person or _RECORDS_PER_PERSON,
+            max_records=_RECORDS_PER_PERSON if self.records_per_person is None else self.records_per_person,
             draws_records=self.sample == "records",
         )
 
@@ -156,6 +156,12 @@ class OwnData:
             raise click.UsageError("--decimal is for text, and this file holds numbers as such. Remove it.")
         delimiter = self.delimiter or ("\t" if ".tsv" in path.name.lower() else ",")
         schema = self._schema(path, self.target, delimiter)
+        learned = next((one.name for one in (*schema.targets, *schema.columns) if one.name == self.person), None)
+        if learned is not None:
+            raise RecipeError(
+                f"--person {learned} names the column of persons, and the schema declares it as a column to learn from "
+                "or to predict. Remove it from the schema, or name another column."
+            )
         promise = self._promise(self.size if self.size is not None else schema.train_size)
         test = None if self.test is None else Path(self.test)
         return table_recipe(

@@ -18,6 +18,7 @@ from privet.effects.reliability import CalibrationReport
 from privet.errors import CheckpointError
 from privet.plan import Plan
 from privet.reports.audits import AuditRecord, read_audit
+from privet.reports.coefficients import Coefficients, coefficients_of
 from privet.reports.long_tail_pictures import read_picture
 from privet.reports.reconstruction_rows import read_rebuilt
 from privet.runs.evaluated import PrivateEvaluation, stored_evaluation
@@ -69,6 +70,7 @@ class RunContent:
         rebuilt: Measures of test pictures rebuilt from gradients, if the attack was run.
         rebuilt_pictures: The rebuilt pictures as a data URL.
         evaluation: The newest private evaluation, if there was one.
+        coefficients: What a linear model of a table goes by, by target.
     """
 
     folder: Path
@@ -90,6 +92,7 @@ class RunContent:
     rebuilt: RebuiltReport | None = None
     rebuilt_pictures: str | None = None
     evaluation: PrivateEvaluation | None = None
+    coefficients: tuple[Coefficients, ...] = ()
 
     @property
     def title(self) -> str:
@@ -168,6 +171,7 @@ def gather(folder: str | Path) -> RunContent:
         rebuilt=read_rebuilt(files) if recipe.is_public else None,
         rebuilt_pictures=read_picture(files.reconstruction_pictures) if recipe.is_public else None,
         evaluation=stored_evaluation(files),
+        coefficients=coefficients_of(files, recipe),
     )
 
 
