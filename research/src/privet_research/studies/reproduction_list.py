@@ -145,12 +145,15 @@ def _picture_table(rows: Sequence[Row]) -> str:
     return picture_table(rows)
 
 
-def _curve_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-    from privet_research.studies.hidden_state import CURVE_ARMS, Setting, run_hidden_state_study
+def _curve_resumed(earlier: Sequence[Row]) -> Run:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.hidden_state import CURVE_ARMS, Setting, run_hidden_state_study
 
-    epsilons, epochs = ((1.0, 8.0), 1) if quick else ((0.5, 1.0, 2.0, 4.0, 8.0), Setting().epochs)
-    settings = [Setting(dataset="cifar10", epsilon=epsilon, epochs=epochs) for epsilon in epsilons]
-    return run_hidden_state_study(settings, seeds=seeds, device=device, arms=list(CURVE_ARMS))
+        epsilons, epochs = ((1.0, 8.0), 1) if quick else ((0.5, 1.0, 2.0, 4.0, 8.0), Setting().epochs)
+        settings = [Setting(dataset="cifar10", epsilon=epsilon, epochs=epochs) for epsilon in epsilons]
+        return run_hidden_state_study(settings, seeds=seeds, device=device, arms=list(CURVE_ARMS), earlier=earlier)
+
+    return run
 
 
 def _curve_table(rows: Sequence[Row]) -> str:
@@ -172,8 +175,9 @@ SINGLE_FIGURES = (
         name="hidden-state-curve",
         description="accuracy by epsilon on CIFAR-10: cyclic descent, DP-SGD and logistic regression",
         num_seeds=3,
-        run=_curve_run,
+        run=_curve_resumed([]),
         table=_curve_table,
+        resume=_curve_resumed,
     ),
     Study(
         name="tangent-kernels",

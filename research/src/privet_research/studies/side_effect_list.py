@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from privet_research.studies.study import Row, Study
+from privet_research.studies.study import Row, Run, Study
 
 if TYPE_CHECKING:
     import torch
 
     from privet_research.studies.padding import PaddingSettings
+    from privet_research.studies.rotation import RotationSettings
 
 
 def _padding_run(whole: Callable[[], PaddingSettings]) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
@@ -63,11 +64,29 @@ def _class_size_run(seeds: Sequence[int], device: torch.device, quick: bool) -> 
     return run_class_size_study(whole.shortened() if quick else whole, seeds=seeds, device=device)
 
 
-def _rotation_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
-    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-        from privet_research.studies.rotation import cifar10_rotation, mnist_rotation, run_rotation_study
+def _mnist_rotation() -> RotationSettings:
+    from privet_research.studies.rotation import mnist_rotation
 
-        whole = mnist_rotation() if dataset == "mnist" else cifar10_rotation()
+    return mnist_rotation()
+
+
+def _cifar10_rotation() -> RotationSettings:
+    from privet_research.studies.rotation import cifar10_rotation
+
+    return cifar10_rotation()
+
+
+def _resnet_rotation() -> RotationSettings:
+    from privet_research.studies.rotation import resnet_rotation
+
+    return resnet_rotation()
+
+
+def _rotation_run(settings: Callable[[], RotationSettings]) -> Run:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.rotation import run_rotation_study
+
+        whole = settings()
         return run_rotation_study(whole.shortened() if quick else whole, seeds=seeds, device=device)
 
     return run
@@ -77,6 +96,24 @@ def _rotation_table(rows: Sequence[Row]) -> str:
     from privet_research.studies.effects_table import rotation_table
 
     return rotation_table(rows)
+
+
+def _augmentation_run(earlier: Sequence[Row]) -> Run:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.augmentation import AugmentationSettings, run_augmentation_study
+
+        whole = AugmentationSettings()
+        return run_augmentation_study(
+            whole.shortened() if quick else whole, seeds=seeds, device=device, earlier=earlier
+        )
+
+    return run
+
+
+def _augmentation_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.augmentation import augmentation_table
+
+    return augmentation_table(rows)
 
 
 def _freezing_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
@@ -115,7 +152,27 @@ def _laboratory_table(rows: Sequence[Row]) -> str:
     return laboratory_table(rows)
 
 
+def _theorem_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.patch_theorems import run_theorem_study
+
+    return run_theorem_study(seeds=seeds, device=device, quick=quick)
+
+
+def _theorem_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.patch_theorems import theorem_table
+
+    return theorem_table(rows)
+
+
 SIDE_EFFECTS = (
+    Study(
+        name="patch-theorems",
+        description="theorems on two-layer networks against trained ones, in settings that did not fix their constants",
+        num_seeds=5,
+        run=_theorem_run,
+        table=_theorem_table,
+        measure="value",
+    ),
     Study(
         name="feature-to-noise",
         description="two-layer networks on synthetic patches: groups, phase map, rotation, rank correlation; a minute",
@@ -155,15 +212,30 @@ SIDE_EFFECTS = (
         name="rotation-mnist",
         description="private fine-tuning on rotated digits after public pre-training, and from scratch",
         num_seeds=3,
-        run=_rotation_run("mnist"),
+        run=_rotation_run(_mnist_rotation),
         table=_rotation_table,
     ),
     Study(
         name="rotation-cifar10",
         description="the same on CIFAR-10",
         num_seeds=3,
-        run=_rotation_run("cifar10"),
+        run=_rotation_run(_cifar10_rotation),
         table=_rotation_table,
+    ),
+    Study(
+        name="rotation-cifar10-resnet18",
+        description="the same on CIFAR-10 with ResNet-18 and group norms; a GPU",
+        num_seeds=3,
+        run=_rotation_run(_resnet_rotation),
+        table=_rotation_table,
+    ),
+    Study(
+        name="augmentation-cifar10",
+        description="four views of a record against one on CIFAR-10 at epsilon 3, each at its best rate; a GPU",
+        num_seeds=5,
+        run=_augmentation_run([]),
+        table=_augmentation_table,
+        resume=_augmentation_run,
     ),
     Study(
         name="freezing-mnist",
