@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from privet_research.reproduction.entry import Entry, Profile
 from privet_research.reproduction.verdicts import Finding, Verdict, counted
 from privet_research.studies.catalogue import find_study
+from privet_research.studies.markdown import markdown
 from privet_research.studies.study import Row
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def claims_table(findings: Sequence[Finding]) -> str:
     *Effect* is the distance from the paper's figure or the bound in standard deviations over seeds.
     """
     head = ["claim", "paper", "ours (95 % interval)", "seeds", "effect", "holds if", "because", "verdict"]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for one in findings:
         paper = "" if one.claim.paper is None else f"{one.claim.paper:g}"
         reason = f" ({one.reason})" if one.reason else ""
@@ -58,7 +59,7 @@ def claims_table(findings: Sequence[Finding]) -> str:
         effect = "" if one.effect is None else f"{one.effect:+.2g}"
         rule, because = one.claim.rule, one.claim.because or ""
         lines.append([one.claim.says, paper, one.shown, str(one.num_seeds or ""), effect, rule, because, verdict])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown(lines)
 
 
 def _origin(made: Reproduction) -> str:
@@ -96,12 +97,12 @@ def summary_page(reproductions: Sequence[Reproduction], *, links: bool = True) -
         links: Whether each name links to the page of its entry.
     """
     head = ["name", "publication", "what", "verdict", "cost"]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for made in reproductions:
         where = f"[{made.name}]({made.name}/table.md)" if links else f"`{made.name}`"
         what = f"{made.entry.title}: {made.entry.shows}"
         lines.append([where, made.entry.paper, what, made.line, made.cost.shown if made.rows else ""])
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = markdown(lines)
     return f"# Published tables and figures, repeated\n\n{counts_line(reproductions)}\n\n{table}\n"
 
 
@@ -117,7 +118,7 @@ def counts_line(reproductions: Sequence[Reproduction]) -> str:
 def list_page(entries: Mapping[str, Entry]) -> str:
     """Return what can be repeated, as Markdown, for the documentation."""
     head = ["name", "publication", "what it shows", "not as published"]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for name, entry in entries.items():
         lines.append([f"`{name}`", f"{entry.paper}, {entry.title}", entry.shows, " ".join(entry.remarks)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return markdown(lines) + "\n"

@@ -26,6 +26,7 @@ from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet.training.start import privatize
 from privet_research.studies.effects_training import ArmTraining
+from privet_research.studies.markdown import markdown
 
 Row = dict[str, Any]
 ONE, SEVERAL = "one view", "4 views"
@@ -147,11 +148,11 @@ def _part(dataset: ArrayDataset, own: slice) -> ArrayDataset:
 
 def augmentation_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the study as Markdown: a line for each run that is no trial, and the trials below."""
-    lines = ["| arm | rate | seed | accuracy % | epsilon |", "| --- | --- | --- | --- | --- |"]
+    lines = [["arm", "rate", "seed", "accuracy %", "epsilon"]]
     for trial in (False, True):
         for row in rows:
             if row["is_trial"] is trial:
                 name = f"{row['arm']}, trial on held-out training images" if trial else row["arm"]
                 accuracy = 100 * row["accuracy"]
-                lines.append(f"| {name} | {row['rate']:g} | {row['seed']} | {accuracy:.2f} | {row['epsilon']:.3f} |")
-    return "\n".join(lines) + "\n"
+                lines.append([name, f"{row['rate']:g}", str(row["seed"]), f"{accuracy:.2f}", f"{row['epsilon']:.3f}"])
+    return markdown(lines) + "\n"

@@ -17,6 +17,7 @@ import torch
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet_research.studies.hidden_state import Setting, run_arm, run_of
+from privet_research.studies.markdown import markdown
 
 Row = dict[str, Any]
 # Around the rates of the untuned study; longer steps of the proven arm have no proof.
@@ -85,14 +86,11 @@ def tuned_table(rows: Sequence[Row]) -> str:
     """Return the study as Markdown: the table of runs, and below it what every trial reached on held-out images."""
     from privet_research.studies.hidden_state_table import hidden_state_table
 
-    lines = [
-        hidden_state_table([row for row in rows if not row["is_trial"]]),
-        "Trials on held-out training images:",
-        "",
+    trials = [["epsilon", "arm", "rate", "accuracy %"]]
+    trials += [
+        [f"{row['epsilon_target']:g}", row["arm"], f"{row['asked_rate']:g}", f"{100 * row['accuracy']:.2f}"]
+        for row in rows
+        if row["is_trial"]
     ]
-    lines += ["| epsilon | arm | rate | accuracy % |", "| --- | --- | --- | --- |"]
-    for row in rows:
-        if row["is_trial"]:
-            shown = f"{row['asked_rate']:g} | {100 * row['accuracy']:.2f}"
-            lines.append(f"| {row['epsilon_target']:g} | {row['arm']} | {shown} |")
-    return "\n".join(lines) + "\n"
+    runs = hidden_state_table([row for row in rows if not row["is_trial"]])
+    return f"{runs}\nTrials on held-out training images:\n\n{markdown(trials)}\n"

@@ -20,6 +20,7 @@ from torch.nn import functional
 from privet.datasets.two_patch import TwoPatch
 from privet.effects.feature_to_noise import AttackNorm, LossParts, PatchCell, PatchSetting
 from privet_research.studies.laboratory import LabSettings, random_tasks, theory_of, train_and_measure
+from privet_research.studies.markdown import markdown
 from privet_research.studies.patch_training import PatchTraining, initial_filters, patch_logits, train_patches
 from privet_research.theory.patch_learning import conditions
 
@@ -167,9 +168,9 @@ def _added_by_attack(filters: torch.Tensor, inputs: torch.Tensor, labels: torch.
 
 def theorem_table(rows: Sequence[Row]) -> str:
     """Return the study as Markdown: a line for each statement, with its mean over seeds."""
-    lines = ["| statement | mean | smallest | largest | seeds |", "| --- | --- | --- | --- | --- |"]
+    lines = [["statement", "mean", "smallest", "largest", "seeds"]]
     for arm in dict.fromkeys(row["arm"] for row in rows):
         values = [row["value"] for row in rows if row["arm"] == arm and row["value"] is not None]
         shown = [f"{value:.3g}" for value in (np.mean(values), min(values), max(values))] if values else ["", "", ""]
-        lines.append(f"| {arm} | {' | '.join(shown)} | {len(values)} |")
-    return "\n".join(lines) + "\n"
+        lines.append([arm, *shown, str(len(values))])
+    return markdown(lines) + "\n"

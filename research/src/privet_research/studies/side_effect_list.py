@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from privet_research.studies.study import Row, Run, Study
+from privet_research.studies.study import Row, Run, Study, table_of
 
 if TYPE_CHECKING:
     import torch
@@ -92,12 +92,6 @@ def _rotation_run(settings: Callable[[], RotationSettings]) -> Run:
     return run
 
 
-def _rotation_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.effects_table import rotation_table
-
-    return rotation_table(rows)
-
-
 def _augmentation_run(earlier: Sequence[Row]) -> Run:
     def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
         from privet_research.studies.augmentation import AugmentationSettings, run_augmentation_study
@@ -110,22 +104,10 @@ def _augmentation_run(earlier: Sequence[Row]) -> Run:
     return run
 
 
-def _augmentation_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.augmentation import augmentation_table
-
-    return augmentation_table(rows)
-
-
 def _freezing_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
     from privet_research.studies.freezing import run_freezing_study
 
     return run_freezing_study(seeds=seeds, device=device, quick=quick)
-
-
-def _freezing_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.effects_table import freezing_table
-
-    return freezing_table(rows)
 
 
 def _adult_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
@@ -134,22 +116,10 @@ def _adult_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Itera
     return run_adult_study(seeds=seeds, device=device, quick=quick)
 
 
-def _adult_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.effects_table import adult_table
-
-    return adult_table(rows)
-
-
 def _laboratory_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
     from privet_research.studies.laboratory import run_laboratory
 
     return run_laboratory(seeds=seeds, device=device, quick=quick)
-
-
-def _laboratory_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.effects_table import laboratory_table
-
-    return laboratory_table(rows)
 
 
 def _theorem_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
@@ -158,19 +128,13 @@ def _theorem_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Ite
     return run_theorem_study(seeds=seeds, device=device, quick=quick)
 
 
-def _theorem_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.patch_theorems import theorem_table
-
-    return theorem_table(rows)
-
-
 SIDE_EFFECTS = (
     Study(
         name="patch-theorems",
         description="theorems on two-layer networks against trained ones, in settings that did not fix their constants",
         num_seeds=5,
         run=_theorem_run,
-        table=_theorem_table,
+        table=table_of("patch_theorems", "theorem_table"),
         measure="value",
     ),
     Study(
@@ -178,7 +142,7 @@ SIDE_EFFECTS = (
         description="two-layer networks on synthetic patches: groups, phase map, rotation, rank correlation; a minute",
         num_seeds=3,
         run=_laboratory_run,
-        table=_laboratory_table,
+        table=table_of("effects_table", "laboratory_table"),
     ),
     Study(
         name="padding-mnist",
@@ -213,28 +177,28 @@ SIDE_EFFECTS = (
         description="private fine-tuning on rotated digits after public pre-training, and from scratch",
         num_seeds=3,
         run=_rotation_run(_mnist_rotation),
-        table=_rotation_table,
+        table=table_of("effects_table", "rotation_table"),
     ),
     Study(
         name="rotation-cifar10",
         description="the same on CIFAR-10",
         num_seeds=3,
         run=_rotation_run(_cifar10_rotation),
-        table=_rotation_table,
+        table=table_of("effects_table", "rotation_table"),
     ),
     Study(
         name="rotation-cifar10-resnet18",
         description="the same on CIFAR-10 with ResNet-18 and group norms; a GPU",
         num_seeds=3,
         run=_rotation_run(_resnet_rotation),
-        table=_rotation_table,
+        table=table_of("effects_table", "rotation_table"),
     ),
     Study(
         name="augmentation-cifar10",
         description="four views of a record against one on CIFAR-10 at epsilon 3, each at its best rate; a GPU",
         num_seeds=5,
         run=_augmentation_run([]),
-        table=_augmentation_table,
+        table=table_of("augmentation", "augmentation_table"),
         resume=_augmentation_run,
     ),
     Study(
@@ -242,13 +206,13 @@ SIDE_EFFECTS = (
         description="stage-wise freezing of small weights at epsilon 3; control: the same number frozen at random",
         num_seeds=3,
         run=_freezing_run,
-        table=_freezing_table,
+        table=table_of("effects_table", "freezing_table"),
     ),
     Study(
         name="adult-groups",
         description="Adult income at epsilon 1, 3, 8 and without privacy: accuracy and gaps by sex and race",
         num_seeds=3,
         run=_adult_run,
-        table=_adult_table,
+        table=table_of("effects_table", "adult_table"),
     ),
 )
