@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from privet.isolation.asking import SHOWING_MEMORY, read_by
-from privet.isolation.drawing import GlobalDraws
+from privet.isolation.drawing import DrawnStates, GlobalDraws
 from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within, is_written_out
 from privet.isolation.place import Cause, Fault, Verdict
 from privet.isolation.processes import FORKS
@@ -32,13 +32,14 @@ class Code(Protocol):
 
 
 class Acting:
-    """What is noted of one forward pass, and the tracer that looks at it."""
+    """Notes about one forward pass, and the tracer that looks at it."""
 
     __slots__ = (
-        "_draws", "_errors", "_num_examples", "_num_forks", "_num_made", "_seed", "_sees_all", "_suspected", "code",
-        "has_hooks", "judge_gradient", "nodes", "places", "tracer",
+        "_drawn", "_draws", "_errors", "_num_examples", "_num_forks", "_num_made", "_seed", "_sees_all", "_suspected",
+        "code", "has_hooks", "judge_gradient", "nodes", "places", "tracer",
     )  # fmt: skip
-    _draws: GlobalDraws
+    _draws: GlobalDraws | None
+    _drawn: DrawnStates
     _errors: list[Read]
     _num_examples: int
     _num_forks: int
@@ -60,6 +61,13 @@ class Acting:
             self._suspected = Suspicions(self._seed)
         return self._suspected
 
+    @property
+    def _watched_draws(self) -> GlobalDraws:
+        """What the program draws from the global generators; most programs draw nothing."""
+        if self._draws is None:
+            self._draws = GlobalDraws(self._drawn, self._seed)
+        return self._draws
+
     def note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note a call that hands numbers to Python without an operation."""
         if self.tracer is None:
@@ -78,7 +86,7 @@ class Acting:
 
     def doubt(self) -> Cause | None:
         """Return why acts of the program leave it without a proof."""
-        if self._draws.is_reseeded or self._draws.is_set_back:
+        if self._draws is not None and (self._draws.is_reseeded or self._draws.is_set_back):
             self._suspicions.note_draws(self._draws)
         if self._num_forks != FORKS.number:
             return Cause(Fault.NO_RULE, "os.fork", "it copies the process, and nobody sees what the copy reads")

@@ -18,7 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from privet.isolation.acts import Acting
 from privet.isolation.again import Hooks
 from privet.isolation.constants import glance_at
-from privet.isolation.drawing import Drawn, GlobalDraws, state_of
+from privet.isolation.drawing import Drawn, state_of
 from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
 from privet.isolation.processes import FORKS
 from privet.isolation.programs import CONSTANT, Known, Log, Mark, Programs, Proof
@@ -42,7 +42,6 @@ from privet.isolation.signs import (
     kind_of,
     num_numbers_in,
     sign_of,
-    user_node,
     without_versions,
     writes_since,
 )
@@ -119,7 +118,7 @@ class Follower(Acting):
         self._whole = Place(0, 1, 1, 0, num_examples)  # where the examples lie in losses that are one for each
         self._seed, self._num_forks = torch.initial_seed(), FORKS.number
         self._suspected: Suspicions | None = None
-        self._draws = GlobalDraws(programs.drawn, self._seed)
+        self._draws, self._drawn = None, programs.drawn
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
         self.nodes: dict[Any, dict[int, Verdict]] = {}  # of the user's own autograd functions: their results' places
@@ -187,8 +186,8 @@ class Follower(Acting):
     def _are_expected(self, rest: Rest, values: Sequence[Any]) -> bool:
         """Compare the arguments that few calls have, and collect the numbers that they leave open."""
         given, others, kinds, numeric, drawn = rest
-        if drawn is not Drawn.NOTHING and self._draws.expect(drawn):
-            self._suspicions.note_draws(self._draws)
+        if drawn is not Drawn.NOTHING and self._watched_draws.expect(drawn):
+            self._suspicions.note_draws(self._watched_draws)
         for index, kind, name in given:
             value = values[index]
             is_made = getattr(value, self._attribute, 0) >= self._number
@@ -270,8 +269,9 @@ class Follower(Acting):
             self.is_lost = True
             return
         self.tracer = tracer(
-            self._num_examples, self._first_seen, slot=self._slot, is_trained=self._is_trained, draws=self._draws
-        )
+            self._num_examples, self._first_seen, slot=self._slot, is_trained=self._is_trained,
+            draws=self._watched_draws,
+        )  # fmt: skip
         # unlike a bare push this tells torch's compiler, too, that a mode is active
         self.tracer.__enter__()  # type: ignore[no-untyped-call]
 
@@ -301,7 +301,7 @@ class Follower(Acting):
                 self._log.verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
         self._num_made += len(outputs)
         self._num_nodes = _num_nodes()
-        if self._draws.latest is not Drawn.NOTHING:
+        if self._draws is not None and self._draws.latest is not Drawn.NOTHING:
             if self._candidate is None:
                 self._log.draws[self._num_calls - 1] = self._draws.latest
             self._draws.latest = Drawn.NOTHING
@@ -380,10 +380,13 @@ class Follower(Acting):
     def prove(self, losses: Tensor) -> Proof:
         """End the forward pass and return the finding; a program without fault will be recognised."""
         candidate = self._candidate
+        node: object = losses.grad_fn
+        # torch chooses among its own nodes as it likes
+        users_node = type(node) if isinstance(node, BackwardCFunction) else type(None)
         # the usual case: a known program from beginning to end, and nothing after its losses
         if candidate is not None and self.expected.place == len(candidate.entries):
             is_same = getattr(losses, self._attribute, 0) - self._number == candidate.losses
-            is_same = is_same and candidate.node is user_node(losses) and not self._errors
+            is_same = is_same and candidate.node is users_node and not self._errors
             is_same = is_same and self._num_forks == FORKS.number
             is_usual = self._suspected is None and torch.initial_seed() == self._seed
             if is_same and (is_usual or self._suspicions.doubt is None):
@@ -394,7 +397,7 @@ class Follower(Acting):
             self._log = self._candidate.beginning(self._num_calls, self._num_made, self._num_uses)
         end = len(self._log.entries) if self._losses is None else self._log.made_after[self._losses]
         candidate, kind = self._finished or self._candidate, kind_of(self._log.entries[:end])
-        self._node = user_node(losses)
+        self._node = users_node
         if self._node is not type(None):
             self._note_node(losses.grad_fn, losses)
         late = self._suspicions.write_after(self._log.entries[end:], end, self._losses, self._log.made_after)

@@ -260,7 +260,8 @@ class Watch:
         assert isinstance(proof.losses, Place), "a program that is recognised was proven"
         size = proof.losses.num
         if family.is_compared:
-            if not agree(family.numbers, proof.numbers, family.base):
+            uses_numbers = family.numbers or proof.numbers
+            if uses_numbers and not agree(family.numbers, proof.numbers, family.base):
                 self.cuts_until = self.step + 1
                 self._wait(family, proof, None, size)
         elif family.awaits_numbers and family.step == self.step and family.num_examples != size:
