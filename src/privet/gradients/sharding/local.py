@@ -1,4 +1,4 @@
-"""What a rank holds of a sharded tensor, told without importing anything that only sharded models need."""
+"""A rank's part of a sharded tensor, found without importing anything that only sharded models need."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rows_held(tensor: Tensor) -> slice:
 
 
 def placed_like(tensor: Tensor | None, whole: Tensor) -> Tensor:
-    """Return a whole tensor; where another of the same shape is sharded, what this rank holds of it, placed alike."""
+    """Return a whole tensor; where another of the same shape is sharded, this rank's part of it, placed alike."""
     if tensor is None or tensor.shape != whole.shape or local_part(tensor) is tensor:
         return whole
     part = whole[rows_held(tensor)].to(device=local_part(tensor).device, copy=True)

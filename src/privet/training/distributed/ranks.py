@@ -1,4 +1,4 @@
-"""The processes of one run: who they are, what they add up, and where they meet.
+"""The processes of one run, their sums, and their meetings.
 
 Every exchange begins with a meeting, in which each rank says in a few numbers where it is, whether it failed, and what
 it holds to be true. A rank that failed says so at the meeting that the others come to next, so all of them stop with
@@ -59,7 +59,7 @@ class Ranks:
         ``meet`` returns on one rank only if all ranks came to the same point, none of them failed, and all stated the
         same facts. Otherwise it raises on all ranks, with one text. A rank that died or hangs raises on the others,
         after the time-out of the group at the latest. After an error no meeting succeeds any more.
-    Edge cases: what a rank does after its last meeting is not seen by the others.
+    Edge cases: the others do not see actions of a rank after its last meeting.
 
     Attributes:
         rank: This process, from 0 on. Rank 0 keeps the ledger.
@@ -91,12 +91,12 @@ class Ranks:
     # ---------------------------------------------------------------------------------------------------- the meeting
 
     def meet(self, point: Point, facts: Facts | None = None, *, note: bytes = b"") -> Sequence[bytes]:
-        """Wait for all ranks, compare what they hold to be true, and hand round their notes.
+        """Wait for all ranks, compare their facts, and hand round their notes.
 
         Args:
             point: Where this rank is.
-            facts: What must be equal on all ranks; public values, in JSON.
-            note: What this rank has to tell, which may differ.
+            facts: Values that must be equal on all ranks; public, in JSON.
+            note: The message of this rank, which may differ.
 
         Returns:
             The notes of all ranks in their order; empty where none of them has any.
@@ -167,7 +167,7 @@ class Ranks:
             raise
 
     def _failure(self, faults: Sequence[bytes], own: BaseException | None) -> BaseException:
-        """Return the error that every rank raises, from what those that failed tell."""
+        """Return the error that every rank raises, from the messages of those that failed."""
         if own is not None and all(fault == faults[0] for fault in faults):
             return own  # every rank found the same: it is told as one process would
         rank, found = next((rank, json.loads(fault)) for rank, fault in enumerate(faults) if fault)
@@ -298,7 +298,7 @@ def _worded(error: BaseException) -> bytes:
 def _told(error: BaseException) -> tuple[str, str]:
     """Return the class and the words of an error; of errors that are not this library's the class alone.
 
-    This library's errors hold no private values. What others hold is not known, so it stays where it was raised.
+    This library's errors hold no private values. Those of others may, so their text stays where it was raised.
     """
     name = type(error).__name__
     is_known = isinstance(error, PrivetError)

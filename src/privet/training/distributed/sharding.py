@@ -1,4 +1,4 @@
-"""Whether a run's model is sharded; what only sharded models need is imported for them alone."""
+"""Whether a run's model is sharded; modules that only sharded models need are imported for them alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shards_of(
     model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, plan: Plan, launch: Launch,
     ranks: Ranks | None,
 ) -> Shards | None:  # fmt: skip
-    """Return what this rank holds of a sharded model; None for a whole one.
+    """Return this rank's part of a sharded model; None for a whole one.
 
     Raises:
         PlanError, UnsupportedModel: the plan, the launch or the way of sharding does not fit.

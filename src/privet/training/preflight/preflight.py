@@ -216,13 +216,12 @@ class Preflight:
         self._is_proven = finding is not None and finding.is_proven
         self._first_kind = () if finding is None else finding.calls
 
-    def begin_step(self) -> None:
-        """Make the experiments due again if those of a step that was given up had failed.
+    def forget_failures(self) -> None:
+        """Make the experiments due again, after those of a step that was given up have failed.
 
-        Its program released nothing, and may be another than that of this step.
+        Its program released nothing, and may be another than that of the next step.
         """
-        if self.failures:
-            self.failures, self.next_step = (), 0
+        self.failures, self.next_step = (), 0
 
     def check_held(self) -> None:
         """Refuse the program if every experiment failed, although the program has run on real examples.
@@ -378,7 +377,7 @@ class _Experiment:
         self.state.check_unchanged()
 
     def _is_sound(self, losses: Tensor, chosen: Tensor) -> bool:
-        """Whether the gradient of some examples is finite: zero times what is not would spoil that of the others."""
+        """Whether the gradient of some examples is finite: zero times infinity would spoil that of the others."""
         found = self.program.gradient(losses, chosen)
         is_finite = all(part is None or bool(part.isfinite().all()) for part in found)
         return self.program.trained.everywhere(is_finite)
