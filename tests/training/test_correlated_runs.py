@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import SGD
 
 from privet.accounting.ledger import Ledger
+from privet.errors import LoopError
 from privet.mechanism import correlated_noise
 from privet.mechanism.changing_clipping import AdaptiveQuantile
 from privet.mechanism.correlated_noise import BandedGaussian, BandedInverseGaussian, CorrelatedNoise
@@ -124,6 +125,24 @@ def test_a_resumed_run_begins_a_new_mechanism_and_loses_the_rest_of_a_cycle(
     assert np.allclose(optimizer.heard, noise.scale * rows / 2.0)
     assert session.ledger.charged == [(plan.round_event, 3)]
     assert session.guarantee().epsilon == plan.guarantee().epsilon
+
+
+def test_the_steps_of_two_walks_never_alternate() -> None:
+    """Else two uses of a record would be closer than the bands, and their shares of the releases would add up."""
+    model = network()
+    with privatize(model, plain_sgd(model), examples(), cyclic_poisson(), seed=3) as session:
+        first, second = session.steps(), session.steps()
+        for steps in (first, second):
+            step = next(steps)
+            walk(step, model)
+            step.update()
+        with pytest.raises(LoopError, match="another one over"):
+            next(first)
+        for step in second:
+            walk(step, model)
+            step.update()
+    assert step.index == 11
+    assert session.ledger.charged_rounds == 3
 
 
 def test_a_cycle_planned_for_a_restart_gives_back_the_steps_it_loses(tmp_path: Path) -> None:

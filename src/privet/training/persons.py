@@ -60,6 +60,11 @@ class PersonRecords:
 
     def __post_init__(self) -> None:
         check_dataset(self.dataset)
+        if isinstance(self.dataset, PersonRecords):
+            raise ArgumentError(
+                "The records name their owners already, and a record with several owners has no bound here. Give one "
+                "owner of each record: PersonRecords(dataset=the records themselves, ...)."
+            )
         if (self.persons is None) == (self.person_of is None):
             raise ArgumentError("PersonRecords needs one of persons (a column of names) and person_of (a field).")
         if self.owners.of_record.shape != (len(self.dataset),):

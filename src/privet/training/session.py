@@ -48,6 +48,7 @@ class Session(RunAccess):
         super().__init__(run)
         self._entered = False
         self._open_step: Step | None = None
+        self._num_walks = 0
 
     def __enter__(self) -> Self:
         """Attach to the optimizer and draw the run's keys; restore the newest checkpoint if there is one."""
@@ -64,7 +65,12 @@ class Session(RunAccess):
     def steps(self, *, first: int | None = None) -> Iterator[Step]:
         """Yield one logical step after another until the plan is used up.
 
-        Call ``step.update()`` in every pass: the step's round is paid for, so it must be used.
+        Call ``step.update()`` in every pass: the step's round is paid for, so it must be used. A new walk ends the one
+        before it.
+
+        Guarantee:
+            The steps of two walks never alternate, so batches and noise that are correlated between steps come in the
+            order of the plan.
 
         Args:
             first: The public number of the first step of this walk, which masks and schedules of clipping go by; the
@@ -77,6 +83,8 @@ class Session(RunAccess):
                 f"Step {self._open_step.index} is still open. Finish it with step.update(), or give it up "
                 "with session.give_up_step(), before asking for more steps; one walk over session.steps() at a time."
             )
+        self._num_walks += 1
+        walk = self._num_walks
         run, events, num_rounds = self._run, self._events, self.plan.num_rounds
         per_round = self.plan.sampling.steps_per_round
         for notify in events.walk_begins:
@@ -96,6 +104,11 @@ class Session(RunAccess):
                 index = ahead + rounds_used * per_round + place
                 self._open_step = step = Step(run, indices, index=index, release=release)
                 yield step  # the user's loop calls step.accumulate() and step.update()
+                if walk != self._num_walks:
+                    raise LoopError(
+                        f"This walk ended after step {index}, because another one over session.steps() began, and the "
+                        "steps of both would mix. Go on with the new one; what was charged stays charged."
+                    )
                 if not step.is_updated:
                     raise LoopError(
                         f"Step {index} was not completed: call step.update() in every pass of the loop over steps(). "
