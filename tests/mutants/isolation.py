@@ -274,6 +274,14 @@ ISOLATION = (
         _hostile("computed_again_late"),
     ),
     one(
+        "weights-may-be-others-when-computed-again",
+        "a checkpoint may compute with other weights in the backward pass",
+        "isolation/again.py",
+        "        place = leaf.untyped_storage()._cdata if isinstance(leaf, nn.Parameter) else leaf.data_ptr()",
+        "        place = 0 if isinstance(leaf, nn.Parameter) else leaf.data_ptr()",
+        _hostile("computed_again_with_other_weights_late"),
+    ),
+    one(
         "saved-tensors-may-change",
         "hooks on saved tensors may give other numbers to the backward pass",
         "isolation/again.py",

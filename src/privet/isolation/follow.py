@@ -20,6 +20,7 @@ from privet.isolation.again import Hooks
 from privet.isolation.constants import glance_at
 from privet.isolation.drawing import Drawn, state_of
 from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
+from privet.isolation.processes import FORKS
 from privet.isolation.programs import CONSTANT, Known, Log, Mark, Programs, Proof
 from privet.isolation.reads import Read
 from privet.isolation.signs import (
@@ -115,7 +116,7 @@ class Follower(Acting):
         self._is_whole = True
         self._hooks: object = None  # on saved tensors, at the last call
         self._whole = Place(0, 1, 1, 0, num_examples)  # where the examples lie in losses that are one for each
-        self._seed = torch.initial_seed()
+        self._seed, self._num_forks = torch.initial_seed(), FORKS.number
         self._suspected: Suspicions | None = None
         self._draws, self._drawn = None, programs.drawn
         self._seeds: Sequence[Verdict] = ()
@@ -124,6 +125,7 @@ class Follower(Acting):
         self.places: dict[tuple[Any, int], Verdict] = {}  # of every tensor with gradients, by its node
         self.has_hooks = False
         self.judge_gradient: Callable[[Verdict, Verdict, str], None] | None = None
+        self.code = None
         if self._candidate is None:
             self._begin_trace()
 
@@ -198,7 +200,7 @@ class Follower(Acting):
             if sign_of(values[index], self._sign) != sign:
                 return False
         for index, sign in numeric:
-            collect(sign, values[index], self._constant, self._generator, self._numbers)
+            collect(sign, values[index], self._constant, self.note_generator, self._numbers)
         return True
 
     def _note_hooks(
@@ -234,7 +236,7 @@ class Follower(Acting):
         self._log.entries.append(entry)
         if self._finished is None:  # numbers of calls after the losses have no part in them
             self._collect(signs, values)
-        self._note_reading(function, args, kwargs)
+        self.note_reading(function, args, kwargs)
         return None
 
     @property
@@ -252,7 +254,7 @@ class Follower(Acting):
 
     def _collect(self, signs: Sequence[Sign], values: Sequence[Any]) -> None:
         for sign, value in zip(signs, values, strict=True):
-            collect(sign, value, self._constant, self._generator, self._numbers)
+            collect(sign, value, self._constant, self.note_generator, self._numbers)
 
     def _depart(self, num_calls: int) -> None:
         """Leave the known program after some calls."""
@@ -267,12 +269,9 @@ class Follower(Acting):
             self.is_lost = True
             return
         self.tracer = tracer(
-            self._num_examples,
-            self._first_seen,
-            slot=self._slot,
-            is_trained=self._is_trained,
+            self._num_examples, self._first_seen, slot=self._slot, is_trained=self._is_trained,
             draws=self._watched_draws,
-        )
+        )  # fmt: skip
         # unlike a bare push this tells torch's compiler, too, that a mode is active
         self.tracer.__enter__()  # type: ignore[no-untyped-call]
 
@@ -353,7 +352,8 @@ class Follower(Acting):
             self._sees_all = self._sees_all and self._place_of(tensor) is not None
         return (GIVEN, type(tensor), self._number_of(tensor))
 
-    def _generator(self, generator: torch.Generator) -> None:
+    def note_generator(self, generator: torch.Generator) -> None:
+        """Note a generator of the program's own that numbers are drawn from."""
         self._suspicions.draws_again |= self._programs.drawn.has(state_of(generator))
 
     def _constant(self, tensor: Tensor) -> Any:
@@ -387,6 +387,7 @@ class Follower(Acting):
         if candidate is not None and self.expected.place == len(candidate.entries):
             is_same = getattr(losses, self._attribute, 0) - self._number == candidate.losses
             is_same = is_same and candidate.node is users_node and not self._errors
+            is_same = is_same and self._num_forks == FORKS.number
             is_usual = self._suspected is None and torch.initial_seed() == self._seed
             if is_same and (is_usual or self._suspicions.doubt is None):
                 numbers = tuple(self._numbers)
@@ -406,7 +407,7 @@ class Follower(Acting):
                 late, self._log.uses, reads, Trace(num_examples=self._num_examples), kind_of(self._log.entries[:end])
             )
         is_known = candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end
-        doubt = self._doubt()
+        doubt = self.doubt()
         is_known = is_known and doubt is None and not self._errors
         if is_known and candidate is not None and candidate.node is self._node:
             self.is_lost = False
@@ -434,7 +435,8 @@ class Follower(Acting):
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
         reads = [*self._errors, *trace.reads]
         numbers = tuple(self._numbers[: num_numbers_in(self._log.entries[:end])])
-        return Proof(verdict, self._log.uses, reads, trace, kind, numbers, self._is_whole)
+        has_code = bool(self.nodes) or self.has_hooks
+        return Proof(verdict, self._log.uses, reads, trace, kind, numbers, self._is_whole, has_code=has_code)
 
     def _number_of_result(self, tensor: Tensor) -> int | None:
         number: int = getattr(tensor, self._attribute, 0) - self._number

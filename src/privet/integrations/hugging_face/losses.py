@@ -131,7 +131,7 @@ def check_no_balance(inner: Any) -> None:
     Raises:
         UnsupportedModel: the part would be left out in silence.
     """
-    config = getattr(inner, "config", None)
+    config: Any = getattr(inner, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     if getattr(text, "output_router_logits", False):
         raise UnsupportedModel(

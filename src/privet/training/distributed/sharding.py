@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from privet.training.distributed.shards import Shards
 
 
-def ranks_for(model: nn.Module, ranks: Ranks | None, performance: Performance) -> Ranks | None:
+def ranks_for(model: object, ranks: Ranks | None, performance: Performance) -> Ranks | None:
     """Return the ranks in the form that the model asks for, after they agreed on it; None for one process.
 
     Ranks of a sharded model gather its parameters in every physical batch, so they must have equally many.
