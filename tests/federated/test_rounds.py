@@ -18,6 +18,7 @@ from privet.federated.coordinator import Coordinator, RoundReport
 from privet.federated.loopback import run_in_process
 from privet.federated.messages import Answer, Outcome
 from privet.federated.party import Party, Replica
+from privet.mechanism.clipping import Clipping, KeepOrDrop, Threshold
 from privet.mechanism.mask_rates import Constant
 from privet.mechanism.masking import RandomMask
 from privet.training.start import privatize
@@ -42,11 +43,21 @@ def charged(federation: Federation, who: str) -> int:
     return Ledger.read(federation.folder / who / "ledger.jsonl").charged_rounds
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize(
+    ("rate", "clipping"),
+    [
+        (0.0, Threshold(norm=0.5)),
+        (0.5, Threshold(norm=0.5)),
+        (0.9, Threshold(norm=0.5)),
+        (0.0, KeepOrDrop(norm=0.5, cutoff=2.0)),
+    ],
+    ids=["0.0", "0.5", "0.9", "global clipping"],
+)
 def test_sums_of_parties_train_the_model_that_all_records_in_one_place_train(
-    federation: Federation, rate: float
+    federation: Federation, rate: float, clipping: Clipping
 ) -> None:
-    federation = federation.with_agreement(agreement_of(plan_of(rate=rate, noise_multiplier=1e-7)))
+    plan = replace(plan_of(rate=rate, noise_multiplier=1e-7), clipping=clipping)
+    federation = federation.with_agreement(agreement_of(plan))
     with federation.coordinator() as coordinator:
         run_in_process(coordinator, federation.parties())
     model = network()

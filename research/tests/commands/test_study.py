@@ -101,7 +101,9 @@ def test_an_interrupted_study_goes_on_from_the_rows_it_kept(
     assert ask("study", "small", "-o", tmp_path, "--device", "cpu").out == "[7]\n"
     assert "cannot go on" in ask("study", "small", "-o", tmp_path, "--resume", "--device", "cpu").err
     monkeypatch.setattr(catalogue, "STUDIES", {"small": replace(plain, resume=resume)})
+    before = json.loads((tmp_path / "small.json").read_text())["cost"]["cpu"]
     assert ask("study", "small", "-o", tmp_path, "--resume", "--device", "cpu").out == "[7, 1, 2]\n"
+    assert json.loads((tmp_path / "small.json").read_text())["cost"]["cpu"] >= before
     assert "no quick rows" in ask("study", "small", "-o", tmp_path, "--resume", "--quick", "--device", "cpu").err
     assert ask("study", "small", "--resume").code == 2
     assert ask("study", "small", "-o", tmp_path, "--resume", "--set", "a=1").code == 2

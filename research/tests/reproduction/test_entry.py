@@ -24,6 +24,8 @@ PUBLISHED = {
         "feature-noise-class-size",
         "feature-noise-vit",
         "feature-noise-freezing",
+        "feature-noise-theorems",
+        "feature-noise-augmentation",
     ],
     "Zhu and Blaschko (2023)": [
         *(f"sparsification-figure-{number}" for number in range(1, 13)),

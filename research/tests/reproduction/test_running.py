@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from privet.errors import ArgumentError, DataError
 from privet_research.reproduction import pieces, running, units
 from privet_research.reproduction.entry import Entry, Profile, find_entry
 from privet_research.reproduction.verdicts import Verdict
 from privet_research.studies import catalogue
-from privet_research.studies.study import Study
+from privet_research.studies.study import Run, Study
 
 ENTRY = Entry.model_validate(
     {
@@ -74,6 +75,35 @@ def test_after_an_interruption_only_what_is_missing_runs(runs: Runs, tmp_path: P
     assert runs.seeds == [0, 1, 2, 3]
 
 
+def test_a_part_that_can_go_on_loses_one_run_at_most(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resume(earlier: Sequence[dict[str, Any]]) -> Run:
+        def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[dict[str, Any]]:
+            yield from earlier
+            yield from runs(list(seeds)[len(earlier) :], device, quick)
+
+        return run
+
+    # Its first seed tunes for the others, so all seeds are one part.
+    tuned = Study(
+        name="small-tuned", description="d", num_seeds=1, run=resume([]), table=lambda rows: "t\n", resume=resume
+    )
+    monkeypatch.setattr(catalogue, "STUDIES", {"small-tuned": tuned})
+    entry = ENTRY.model_copy(update={"studies": ["small-tuned"]})
+    runs.breaks_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        running.reproduce({"one": entry}, choices(tmp_path), silent)
+    runs.breaks_at = 3
+    with pytest.raises(KeyboardInterrupt):
+        running.reproduce({"one": entry}, choices(tmp_path), silent)
+    runs.breaks_at = None
+    (made,) = running.reproduce({"one": entry}, choices(tmp_path), silent)
+    assert runs.seeds == [0, 1, 2, 3]
+    assert [row["seed"] for row in made.rows] == [0, 1, 2, 3]
+    assert [path.name for path in (tmp_path / "full" / "rows" / "small-tuned").iterdir()] == ["seed-0-3.json"]
+
+
 def test_more_seeds_later_keep_the_earlier_ones(runs: Runs, tmp_path: Path) -> None:
     running.reproduce({"one": ENTRY}, choices(tmp_path, num_seeds=1), silent)
     (made,) = running.reproduce({"one": ENTRY}, choices(tmp_path, num_seeds=3), silent)
@@ -116,7 +146,7 @@ def test_files_hold_rows_table_verdict_commit_environment_and_time(runs: Runs, t
     running.reproduce({"one": ENTRY}, choices(tmp_path), silent)
     folder = tmp_path / "full" / "one"
     told = json.loads((folder / "verdict.json").read_text())
-    assert (told["verdict"], told["commits"] != [], told["seconds"] >= 0) == ("HOLDS", True, True)
+    assert (told["verdict"], told["commits"] != [], list(told["minutes"])) == ("HOLDS", True, ["cpu"])
     assert told["environments"][0]["device"] == "cpu"
     assert told["findings"][0]["num_seeds"] == 4
     assert len(json.loads((folder / "rows.json").read_text())["rows"]) == 4
@@ -162,12 +192,15 @@ def test_workers_side_by_side_find_the_same_rows_as_one_alone(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
-    [("hidden-state-waste", "all claims"), ("clipping-table-1", "9 of 12 claims; 3 NOT RUN")],
+    ("name", "line"),
+    [
+        ("hidden-state-waste", "HOLDS (all claims)"),
+        ("clipping-table-1", "UNDECIDED (9 HOLDS, 3 NOT RUN of 12 claims)"),
+    ],
 )
-def test_the_quick_versions_of_exact_tables_hold(name: str, found: str, tmp_path: Path) -> None:
+def test_the_quick_versions_of_exact_tables_hold(name: str, line: str, tmp_path: Path) -> None:
     (made,) = running.reproduce({name: find_entry(name)}, choices(tmp_path, Profile.QUICK), silent)
-    assert made.line == f"HOLDS ({found})"
+    assert made.line == line
 
 
 def stored(folder: Path, quick: bool = False) -> None:

@@ -155,13 +155,21 @@ def test_one_claim_that_differs_makes_the_whole_differ(others: tuple[Verdict, Ve
     verdict, reason = summed_up([finding(one) for one in (*others, Verdict.DIFFERS)])
     assert verdict is Verdict.DIFFERS
     number = 1 + others.count(Verdict.DIFFERS)
-    assert reason.startswith("all claims" if number == 3 else f"{number} of 3 claims")
+    assert ("all claims" if number == 3 else f"{number} DIFFERS") in reason
+
+
+@pytest.mark.parametrize("other", [one for one in Verdict if one is not Verdict.HOLDS], ids=str)
+def test_an_entry_holds_only_if_all_its_claims_do(other: Verdict) -> None:
+    assert summed_up([finding(Verdict.HOLDS)] * 9 + [finding(other)])[0] is not Verdict.HOLDS
 
 
 def test_what_was_not_decided_is_counted_apart_and_never_as_confirmed() -> None:
     assert summed_up([finding(Verdict.HOLDS)]) == (Verdict.HOLDS, "all claims")
     mixed = [finding(Verdict.HOLDS), finding(Verdict.UNDECIDED), finding(Verdict.STAND_IN), finding(Verdict.STAND_IN)]
-    assert summed_up(mixed) == (Verdict.HOLDS, "1 of 4 claims; 2 STAND-IN, 1 UNDECIDED")
+    assert summed_up(mixed) == (Verdict.UNDECIDED, "1 HOLDS, 2 STAND-IN, 1 UNDECIDED of 4 claims")
+    not_run = [finding(Verdict.HOLDS), finding(Verdict.NOT_RUN)]
+    assert summed_up(not_run) == (Verdict.UNDECIDED, "1 HOLDS, 1 NOT RUN of 2 claims")
+    assert summed_up([finding(Verdict.STAND_IN), finding(Verdict.NOT_RUN)])[0] is Verdict.STAND_IN
     assert summed_up([finding(Verdict.STAND_IN)] * 2) == (Verdict.STAND_IN, "all claims")
     assert summed_up([finding(Verdict.NOT_RUN)]) == (Verdict.NOT_RUN, "why")
     assert summed_up([], "no data") == (Verdict.NOT_RUN, "no data")

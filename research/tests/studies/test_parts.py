@@ -28,29 +28,30 @@ def _files(folder: Path, name: str = "small") -> StudyFiles:
 
 def test_parts_of_processes_side_by_side_are_put_together_in_the_order_of_their_names(tmp_path: Path) -> None:
     files = _files(tmp_path)
-    files.keep([_row("a", 1), _row("b", 1)], quick=False, part="second")
-    files.keep([_row("a", 0)], quick=False, part="first")
+    files.keep([_row("a", 1), _row("b", 1)], quick=False, cost={"cpu": 2.0}, part="second")
+    files.keep([_row("a", 0)], quick=False, cost={"cpu": 2.0}, part="first")
     assert not (tmp_path / "small.json").exists()
     rows, quick = files.merge()
     assert [(row["arm"], row["seed"]) for row in rows] == [("a", 0), ("a", 1), ("b", 1)]
     assert not quick
-    files.keep(rows, quick=quick)
+    files.keep(rows, quick=quick, cost={"cpu": 2.0})
     assert json.loads((tmp_path / "small.json").read_text())["rows"] == rows
     assert "3 rows" in (tmp_path / "small.md").read_text()
+    assert (files.merged_cost(), files.kept_cost()) == ({"cpu": 4.0}, {"cpu": 2.0})
 
 
 def test_a_run_that_two_parts_hold_is_refused_however_long_it_took(tmp_path: Path) -> None:
     files = _files(tmp_path)
-    files.keep([_row("a", 0, seconds=1.0)], quick=False, part="one")
-    files.keep([_row("a", 0, seconds=2.0)], quick=False, part="two")
+    files.keep([_row("a", 0, seconds=1.0)], quick=False, cost={"cpu": 2.0}, part="one")
+    files.keep([_row("a", 0, seconds=2.0)], quick=False, cost={"cpu": 2.0}, part="two")
     with pytest.raises(DataError, match="the same run: a, seed 0"):
         files.merge()
 
 
 def test_quick_and_full_parts_do_not_mix(tmp_path: Path) -> None:
     files = _files(tmp_path)
-    files.keep([_row("a", 0)], quick=False, part="one")
-    files.keep([_row("a", 1)], quick=True, part="two")
+    files.keep([_row("a", 0)], quick=False, cost={"cpu": 2.0}, part="one")
+    files.keep([_row("a", 1)], quick=True, cost={"cpu": 2.0}, part="two")
     with pytest.raises(DataError, match=r"two\.json is quick"):
         files.merge()
 
@@ -58,10 +59,10 @@ def test_quick_and_full_parts_do_not_mix(tmp_path: Path) -> None:
 def test_parts_that_are_missing_or_foreign_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no parts"):
         _files(tmp_path).merge()
-    _files(tmp_path).keep([_row("a", 0)], quick=False, part="one")
+    _files(tmp_path).keep([_row("a", 0)], quick=False, cost={"cpu": 2.0}, part="one")
     (tmp_path / "other.parts").mkdir()
     (tmp_path / "small.parts" / "one.json").rename(tmp_path / "other.parts" / "one.json")
     with pytest.raises(DataError, match="not a part of the study 'other'"):
         _files(tmp_path, "other").merge()
     with pytest.raises(DataError, match="letters"):
-        _files(tmp_path).keep([], quick=False, part="../up")
+        _files(tmp_path).keep([], quick=False, cost={"cpu": 2.0}, part="../up")

@@ -17,6 +17,7 @@ from privet_research.studies.sparsification import (
     ARMS,
     BASELINE,
     DECAY,
+    LONGER,
     MASKED,
     run_sparsification_study,
 )
@@ -48,7 +49,7 @@ def test_every_arm_is_tuned_over_the_same_rates_at_the_same_guarantee() -> None:
     assert [(row["arm"], row["rate"]) for row in rows] == [(arm, 8.0) for arm in ARMS]
     assert all(2.9 < row["epsilon"] <= 3.0 for row in rows)
     steps = {row["arm"]: row["steps"] for row in rows}
-    assert steps == {BASELINE: 20, MASKED: 24, DECAY: 24}
+    assert steps == {BASELINE: 20, MASKED: 24, DECAY: 24, LONGER: 24}
     assert all(0 <= row["accuracy"] <= 1 for row in rows)
     assert "## Fashion-MNIST, DP-CNN/S, epsilon 3, quick" in sparsification_table(rows)
 

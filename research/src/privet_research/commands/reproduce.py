@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     context_settings=CONTEXT,
     epilog=examples(
         "privet reproduce --list",
+        "privet reproduce --points",
         "privet reproduce clipping-table-2",
         "privet reproduce sparsification-figure-2 --quick",
         "privet reproduce --all --quick --workers 2 -o reproduced",
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "as_list", is_flag=True, help="List every table and figure, and whether it can run here.")
+@click.option("--points", "as_points", is_flag=True, help="List every point of the publications and what shows it.")
 @click.option("--all", "everything", is_flag=True, help="Run every table and figure that can run here.")
 @click.option("--quick", is_flag=True, help="Run a small version, which tests fewer claims.")
 @click.option(
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 def reproduce(
     names: tuple[str, ...],
     as_list: bool,
+    as_points: bool,
     everything: bool,
     quick: bool,
     output: str,
@@ -79,6 +82,9 @@ def reproduce(
 
     if as_list:
         _list()
+        return OK
+    if as_points:
+        _points()
         return OK
     if bool(names) == everything:
         raise click.UsageError("Name a table or figure, or use --all. See them with: privet reproduce --list.")
@@ -154,14 +160,30 @@ def _list() -> None:
     remark("Run a small version of one: privet reproduce clipping-table-1 --quick")
 
 
+def _points() -> None:
+    from privet_research.reproduction.points import counts_in_words, points
+    from privet_research.reproduction.publications import PUBLICATIONS
+
+    everything = points()
+    for work, publication in PUBLICATIONS.items():
+        own = [point for point in everything if point.work == work]
+        show_heading(paragraphs(publication, indent=""))
+        for point in own:
+            shown = ", ".join([*point.entries, *point.code, *(test.split("::")[-1] for test in point.tests)])
+            click.echo(paragraphs(f"{point.state.value}: {point.says}", indent="  "))
+            for text in (point.lacks, point.needs and f"Needs: {point.needs}.", shown and f"Shown by: {shown}"):
+                if text:
+                    click.echo(paragraphs(text, indent="      "))
+        click.echo(f"{counts_in_words(own)}\n")
+    click.echo(counts_in_words(everything))
+
+
 def _show(made: Reproduction) -> None:
+    from privet_research.reproduction.pages import verdict_lines
+
     show_heading(f"{made.name}: {made.entry.paper}, {made.entry.title}")
-    for one in made.findings:
-        reason = f" ({one.reason})" if one.reason else ""
-        ours = f"; ours {one.shown}" if one.shown else ""
-        paper = "" if one.claim.paper is None else f"; paper {one.claim.paper:g}"
-        click.echo(f"  {one.verdict.value}{reason}: {one.claim.says}{paper}{ours}")
-    click.echo(f"  {made.line}")
+    for line in verdict_lines(made):
+        click.echo(line)
 
 
 def _sum_up(found: Sequence[Reproduction], choices: Choices) -> None:
@@ -172,7 +194,8 @@ def _sum_up(found: Sequence[Reproduction], choices: Choices) -> None:
     if len(found) > 1:
         write_whole(folder / "README.md", summary_page(found))
         show_heading("All verdicts")
-        show_table(["name", "verdict"], [[made.name, made.line] for made in found])
+        shown = [[made.name, made.line, made.cost.shown if made.rows else ""] for made in found]
+        show_table(["name", "verdict", "cost"], shown)
         click.echo(counts_line(found))
     click.echo(str(folder if len(found) > 1 else found[0].folder(choices)))
 

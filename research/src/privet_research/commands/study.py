@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,7 @@ def study(
     chosen = find_study(name)
 
     from privet.runs.building import choose_device
+    from privet.runs.environment import describe_environment
     from privet_research.studies.parts import StudyFiles
 
     if output is None and (part is not None or merge or resume):
@@ -74,19 +76,24 @@ def study(
     files = None if output is None else StudyFiles(folder=Path(output), study=chosen)
     if merge and files is not None:
         merged, was_quick = files.merge()
-        files.keep(merged, quick=was_quick)
+        files.keep(merged, quick=was_quick, cost=files.merged_cost())
         _draw(files, merged)
         click.echo(chosen.table(merged), nl=False)
         return
     numbers = range(first_seed, first_seed + (seeds or (1 if quick else chosen.num_seeds)))
     rows: list[dict[str, Any]] = []
     run = chosen.varied(changes) if files is None or not resume else chosen.resumed(files.kept(quick=quick, part=part))
-    for row in run(numbers, choose_device(device), quick):
+    where = choose_device(device)
+    name_of_device = str(describe_environment(where)["device"])
+    cost = files.kept_cost(part=part) if files is not None and resume else {}
+    before, began = cost.get(name_of_device, 0.0), time.monotonic()
+    for row in run(numbers, where, quick):
         rows.append(row)
         click.echo(f"{row['arm']}, seed {row['seed']}: {chosen.measure} {_figure(row[chosen.measure])}", err=True)
         if files is not None:
             # After every row, so that an interrupted study keeps its rows.
-            files.keep(rows, quick=quick, part=part)
+            cost[name_of_device] = before + time.monotonic() - began
+            files.keep(rows, quick=quick, part=part, cost=cost)
     if files is not None and part is None:
         _draw(files, rows)
     click.echo(chosen.table(rows), nl=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from privet_research.reproduction.entry import Entry, Profile
 from privet_research.reproduction.verdicts import Finding, Verdict, counted
 from privet_research.studies.catalogue import find_study
+from privet_research.studies.markdown import markdown
 from privet_research.studies.study import Row
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def entry_page(made: Reproduction) -> str:
         f"# {entry.paper}, {entry.title}",
         f"{_sentence(entry.shows)} Made by `privet reproduce {made.name}{quick}`.",
         f"**{made.line}**",
+        f"Cost: {made.cost.shown}." if made.rows else "",
     ]
     parts += entry.remarks
     parts += [f"Not run: {reason}" for reason in made.failures]
@@ -49,7 +51,7 @@ def claims_table(findings: Sequence[Finding]) -> str:
     *Effect* is the distance from the paper's figure or the bound in standard deviations over seeds.
     """
     head = ["claim", "paper", "ours (95 % interval)", "seeds", "effect", "holds if", "because", "verdict"]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for one in findings:
         paper = "" if one.claim.paper is None else f"{one.claim.paper:g}"
         reason = f" ({one.reason})" if one.reason else ""
@@ -57,7 +59,7 @@ def claims_table(findings: Sequence[Finding]) -> str:
         effect = "" if one.effect is None else f"{one.effect:+.2g}"
         rule, because = one.claim.rule, one.claim.because or ""
         lines.append([one.claim.says, paper, one.shown, str(one.num_seeds or ""), effect, rule, because, verdict])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown(lines)
 
 
 def _origin(made: Reproduction) -> str:
@@ -68,24 +70,39 @@ def _origin(made: Reproduction) -> str:
     devices = ", ".join(sorted({str(one["device"]) for one in made.environments}))
     commits = ", ".join(made.commits)
     seeds = len({row["seed"] for row in made.rows})
-    return (
-        f"{len(made.rows)} rows, {seeds} {'seed' if seeds == 1 else 'seeds'}, {made.seconds:,.0f} s of running on "
-        f"{devices}; commit {commits}."
-    )
+    return f"{len(made.rows)} rows, {seeds} {'seed' if seeds == 1 else 'seeds'}, made on {devices}; commit {commits}."
 
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def summary_page(reproductions: Sequence[Reproduction]) -> str:
-    """Return the verdicts of several entries as one table, and the counts of all claims."""
-    head = ["name", "publication", "what", "verdict"]
-    lines = [head, ["---"] * len(head)]
+def verdict_lines(made: Reproduction) -> list[str]:
+    """Return a line for every claim, with the paper's figure, ours and the effect, and one for the whole entry."""
+    lines = []
+    for one in made.findings:
+        reason = f" ({one.reason})" if one.reason else ""
+        paper = "" if one.claim.paper is None else f"; paper {one.claim.paper:g}"
+        ours = f"; ours {one.shown}" if one.shown else ""
+        effect = "" if one.effect is None else f"; effect {one.effect:+.2g}"
+        lines.append(f"  {one.verdict.value}{reason}: {one.claim.says}{paper}{ours}{effect}")
+    return [*lines, f"  {made.line}" + (f"; cost: {made.cost.shown}" if made.rows else "")]
+
+
+def summary_page(reproductions: Sequence[Reproduction], *, links: bool = True) -> str:
+    """Return verdicts and costs of several entries as one table, and the counts of all claims.
+
+    Args:
+        reproductions: The entries.
+        links: Whether each name links to the page of its entry.
+    """
+    head = ["name", "publication", "what", "verdict", "cost"]
+    lines = [head]
     for made in reproductions:
-        where = f"[{made.name}]({made.name}/table.md)"
-        lines.append([where, made.entry.paper, f"{made.entry.title}: {made.entry.shows}", made.line])
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        where = f"[{made.name}]({made.name}/table.md)" if links else f"`{made.name}`"
+        what = f"{made.entry.title}: {made.entry.shows}"
+        lines.append([where, made.entry.paper, what, made.line, made.cost.shown if made.rows else ""])
+    table = markdown(lines)
     return f"# Published tables and figures, repeated\n\n{counts_line(reproductions)}\n\n{table}\n"
 
 
@@ -101,7 +118,7 @@ def counts_line(reproductions: Sequence[Reproduction]) -> str:
 def list_page(entries: Mapping[str, Entry]) -> str:
     """Return what can be repeated, as Markdown, for the documentation."""
     head = ["name", "publication", "what it shows", "not as published"]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for name, entry in entries.items():
         lines.append([f"`{name}`", f"{entry.paper}, {entry.title}", entry.shows, " ".join(entry.remarks)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return markdown(lines) + "\n"

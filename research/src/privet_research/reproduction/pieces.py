@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from privet_research.studies.clipping import ClippingSettings
+    from privet_research.studies.rotation import RotationSettings
 
 WHOLE = "whole"
 
@@ -35,8 +36,8 @@ def pieces_of(study: Study) -> Pieces:
     """Return how a study comes apart: seed by seed and no further, unless more is known of it."""
     if study.name in _KNOWN:
         return _KNOWN[study.name]
-    tunes_once = study.name.startswith(
-        ("sparsification-cifar10", "sparsification-svhn", "sparsification-fashion", "noise-")
+    tunes_once = study.name.endswith("-tuned") or study.name.startswith(
+        ("sparsification-cifar10", "sparsification-svhn", "sparsification-fashion", "noise-", "augmentation-")
     )
     return Pieces(runs=lambda quick: {WHOLE: study.run}, by_seed=not tunes_once)
 
@@ -112,14 +113,28 @@ def _small_padding(seeds: Sequence[int], device: torch.device, quick: bool) -> I
     return run_padding_study(settings, seeds=seeds, device=device)
 
 
-def _small_rotation(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+def _small_rotation(
+    settings: Callable[[], RotationSettings], seeds: Sequence[int], device: torch.device, quick: bool
+) -> Iterator[Row]:
     """The same of rotation."""
     from privet.models import tutorial_cnn
-    from privet_research.studies.rotation import cifar10_rotation, run_rotation_study
+    from privet_research.studies.rotation import run_rotation_study
 
-    whole = cifar10_rotation()
-    settings = replace(whole.shortened(), build=tutorial_cnn) if quick else whole
-    return run_rotation_study(settings, seeds=seeds, device=device)
+    whole = settings()
+    chosen = replace(whole.shortened(), build=tutorial_cnn) if quick else whole
+    return run_rotation_study(chosen, seeds=seeds, device=device)
+
+
+def _cifar10_rotation() -> RotationSettings:
+    from privet_research.studies.rotation import cifar10_rotation
+
+    return cifar10_rotation()
+
+
+def _resnet_rotation() -> RotationSettings:
+    from privet_research.studies.rotation import resnet_rotation
+
+    return resnet_rotation()
 
 
 _KNOWN: Mapping[str, Pieces] = MappingProxyType(
@@ -131,6 +146,7 @@ _KNOWN: Mapping[str, Pieces] = MappingProxyType(
         "sparsification-signs": Pieces(runs=_signs),
         "sparsification-momentum": Pieces(runs=_momentum),
         "padding-cifar10": Pieces(runs=lambda quick: {WHOLE: _small_padding}),
-        "rotation-cifar10": Pieces(runs=lambda quick: {WHOLE: _small_rotation}),
+        "rotation-cifar10": Pieces(runs=lambda quick: {WHOLE: partial(_small_rotation, _cifar10_rotation)}),
+        "rotation-cifar10-resnet18": Pieces(runs=lambda quick: {WHOLE: partial(_small_rotation, _resnet_rotation)}),
     }
 )

@@ -15,6 +15,7 @@ from typing import Any
 from privet.datasets.data_folder import ROOT_VARIABLE
 from privet.errors import DataError
 from privet.runs.run_files import read_json, write_json, write_whole
+from privet_research.reproduction.cost import Cost, total_cost
 from privet_research.reproduction.entry import Entry, Profile
 from privet_research.reproduction.units import Say, Unit, kept_rows, run_missing, units_of
 from privet_research.reproduction.verdicts import Finding, Verdict, judge, matches, summed_up
@@ -72,7 +73,7 @@ class Reproduction:
         rows: Its rows, each marked with its study.
         findings: Its claims beside what was found.
         failures: Reasons why units could not be run.
-        seconds: What its units took when they were run.
+        cost: What the runs of its studies took; entries share studies.
         commits: States of the source that made the rows.
         environments: On what they were made.
     """
@@ -83,7 +84,7 @@ class Reproduction:
     rows: Sequence[Row]
     findings: Sequence[Finding]
     failures: Sequence[str]
-    seconds: float
+    cost: Cost
     commits: Sequence[str]
     environments: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
 
@@ -193,7 +194,7 @@ def judged(
         rows=rows,
         findings=[judge(claim, rows, choices.profile, entry.replaced(choices.profile)) for claim in entry.claims],
         failures=list(dict.fromkeys(failures)),
-        seconds=sum(values.get("seconds", 0.0) for values in kept),
+        cost=total_cost(kept),
         commits=sorted({values["commit"] for values in kept if "commit" in values}),
         environments=list(environments.values()),
     )
@@ -217,7 +218,8 @@ def write_files(made: Reproduction, choices: Choices) -> None:
             "reason": reason,
             "findings": [finding.to_dict() for finding in made.findings],
             "not_run": list(made.failures),
-            "seconds": round(made.seconds, 1),
+            "minutes": {device: round(value, 1) for device, value in made.cost.minutes.items()},
+            "cost": made.cost.shown,
             "commits": list(made.commits),
             "environments": list(made.environments),
         },

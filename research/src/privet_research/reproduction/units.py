@@ -86,33 +86,45 @@ def kept_rows(unit: Unit, folder: Path) -> dict[str, Any] | None:
 
 
 def run_unit(unit: Unit, folder: Path, device_name: str) -> float:
-    """Run one unit to its end, keep its rows, and return the seconds it took."""
+    """Run one unit to its end, keep its rows, and return the seconds it took.
+
+    A study that can go on after some of its rows keeps each row at once, in a file beside the unit's, so that an
+    interrupted unit loses one run at most.
+    """
     from privet.runs.building import choose_device
     from privet.runs.environment import describe_environment
 
     device, quick = choose_device(device_name), unit.profile is Profile.QUICK
-    began, worked = time.monotonic(), time.process_time()
-    run = pieces_of(find_study(unit.study)).runs(quick)[unit.piece]
-    rows: list[Row] = list(run(unit.seeds, device, quick))
-    seconds = round(time.monotonic() - began, 1)
     path = unit.path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(
-        path,
-        {
+    study, unfinished = find_study(unit.study), path.with_name(f"{path.stem}.unfinished.json")
+    resume = study.resume if unit.piece == WHOLE else None
+    earlier = read_json(unfinished) if resume is not None and unfinished.exists() else {}
+    run = pieces_of(study).runs(quick)[unit.piece] if resume is None else resume(earlier.get("rows", []))
+    began, worked, rows = time.monotonic(), time.process_time(), list[Row]()
+
+    def kept() -> dict[str, Any]:
+        return {
             "study": unit.study,
             "piece": unit.piece,
             "seeds": list(unit.seeds),
             "profile": unit.profile.value,
-            "seconds": seconds,
+            "seconds": round(earlier.get("seconds", 0.0) + time.monotonic() - began, 1),
             # What it would take alone on this machine: wall time also counts waiting for other work.
-            "processor_seconds": round(time.process_time() - worked, 1),
+            "processor_seconds": round(earlier.get("processor_seconds", 0.0) + time.process_time() - worked, 1),
             "commit": commit(),
             "environment": describe_environment(device),
             "rows": rows,
-        },
-    )
-    return seconds
+        }
+
+    for row in run(unit.seeds, device, quick):
+        rows.append(row)
+        if resume is not None and len(rows) > len(earlier.get("rows", [])):
+            write_json(unfinished, kept())
+    whole = kept()
+    write_json(path, whole)
+    unfinished.unlink(missing_ok=True)
+    return float(whole["seconds"])
 
 
 def run_missing(units: Sequence[Unit], folder: Path, *, device: str, num_workers: int, say: Say) -> dict[Unit, str]:

@@ -186,15 +186,18 @@ def counted(findings: Sequence[Finding]) -> dict[Verdict, int]:
 def summed_up(findings: Sequence[Finding], unavailable: str | None = None) -> tuple[Verdict, str]:
     """Return one verdict for all claims of an entry, and what it rests on.
 
-    One claim that differs makes the whole differ. An entry holds if some claims hold and none differs; claims that were
-    stand-ins, undecided or not run are counted beside it, and are never taken as confirmed.
+    One claim that differs makes the whole differ, and only all claims together make it hold. Between the two it is
+    undecided: claims that hold are counted beside stand-ins, undecided and unrun ones, never instead of them.
     """
     counts = counted(findings)
-    order = (Verdict.DIFFERS, Verdict.HOLDS, Verdict.UNDECIDED, Verdict.STAND_IN, Verdict.NOT_RUN)
-    verdict = next((one for one in order if one in counts), Verdict.NOT_RUN)
-    if verdict is Verdict.NOT_RUN:
-        return verdict, unavailable or "; ".join(dict.fromkeys(one.reason for one in findings))
-    if counts[verdict] == len(findings):
-        return verdict, "all claims"
-    others = ", ".join(f"{count} {one.value}" for one, count in counts.items() if one is not verdict)
-    return verdict, f"{counts[verdict]} of {len(findings)} claims; {others}"
+    if not counts or set(counts) == {Verdict.NOT_RUN}:
+        return Verdict.NOT_RUN, unavailable or "; ".join(dict.fromkeys(one.reason for one in findings))
+    if len(counts) == 1:
+        return next(iter(counts)), "all claims"
+    if Verdict.DIFFERS in counts:
+        verdict = Verdict.DIFFERS
+    elif Verdict.HOLDS in counts or Verdict.UNDECIDED in counts:
+        verdict = Verdict.UNDECIDED
+    else:
+        verdict = Verdict.STAND_IN
+    return verdict, f"{', '.join(f'{count} {one.value}' for one, count in counts.items())} of {len(findings)} claims"

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from privet_research.studies.markdown import markdown
+
 Row = dict[str, Any]
 _NUM_EXAMPLES, _NUM_GROUPS, _WIDTH = 3, 3, 4
 _BOUND = 1.0
@@ -193,10 +195,7 @@ def _noisy(seed: int, device: torch.device, *, num_problems: int, time: float = 
 
 def flow_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return both parts as Markdown."""
-    lines = [
-        ["clipping", "loss decays", "to zero loss", "largest rise", "rising, %", "largest rest", "resting, %"],
-        ["---"] * 7,
-    ]
+    lines = [["clipping", "loss decays", "to zero loss", "largest rise", "rising, %", "largest rest", "resting, %"]]
     flow = [row for row in rows if row["part"] == "flow"]
     for arm in dict.fromkeys(row["arm"] for row in flow):
         own = [row for row in flow if row["arm"] == arm]
@@ -208,7 +207,7 @@ def flow_table(rows: Sequence[Mapping[str, Any]]) -> str:
             figures.append(f"{max(row[largest] for row in own):.3g}")
             figures.append(f"{100 * sum(row[share] for row in own) / len(own):.1f}")
         lines.append([arm, *said, *figures])
-    parts = ["\n".join("| " + " | ".join(line) + " |" for line in lines)]
+    parts = [markdown(lines)]
     noise = [row for row in rows if row["part"] == "noise"]
     for step in dict.fromkeys(row["step"] for row in noise):
         values = [row["gap"] for row in noise if row["step"] == step]

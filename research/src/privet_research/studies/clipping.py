@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD
 
-from privet.attacks.membership import loss_threshold
+from privet.attacks.membership import logistic_regression, loss_threshold
 from privet.attacks.membership_verdict import AttackLimit, membership_report
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.effects.confidence import reliability
@@ -190,6 +190,7 @@ def cross_fitted(predictions: Predictions) -> Predictions:
 def _figures(on_test: Predictions, on_train: Predictions, limit: AttackLimit | None) -> Row:
     ten, fifteen = (reliability(on_test, num_bins=bins) for bins in (10, 15))
     attack = membership_report(loss_threshold(on_train, on_test), limit)
+    regression = membership_report(logistic_regression(on_train, on_test), limit)
     return {
         "accuracy": float(on_test.is_right.mean()),
         "train_accuracy": float(on_train.is_right.mean()),
@@ -205,5 +206,6 @@ def _figures(on_test: Predictions, on_train: Predictions, limit: AttackLimit | N
         "under_confidence": fifteen.under_confidence,
         "attack_auc": attack.area.value,
         "attack_auc_limit": attack.area_limit,
+        "regression_auc": regression.area.value,
         "num_test": on_test.num_examples,
     }

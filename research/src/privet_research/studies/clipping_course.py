@@ -27,6 +27,7 @@ from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet.training.start import privatize
 from privet_research.studies.clipping import ClippingSettings
+from privet_research.studies.markdown import markdown
 
 Row = dict[str, Any]
 NON_PRIVATE = "non-private"
@@ -259,14 +260,14 @@ def course_table(rows: Sequence[Mapping[str, Any]]) -> str:
         if not own:
             continue
         shown = (*columns, *more)
-        lines = [["arm", *(column[0] for column in shown)], ["---"] * (1 + len(shown))]
+        lines = [["arm", *(column[0] for column in shown)]]
         for arm in dict.fromkeys(row["arm"] for row in own):
             values = [[row[key] for row in own if row["arm"] == arm] for _, key, _, _ in shown]
             cells = [
                 summarise(v).shown(factor, digits) for v, (_, _, factor, digits) in zip(values, shown, strict=True)
             ]
             lines.append([arm, *cells])
-        parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
+        parts.append(markdown(lines))
     count = sum(row["part"] in ("course", "bins") for row in rows)
     parts.append(f"Courses and bins: {count} rows.")
     lost = [f"{row['arm']}, seed {row['seed']}, epoch {row['epoch']}" for row in rows if row["part"] == "diverged"]

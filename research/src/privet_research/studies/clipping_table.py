@@ -11,6 +11,7 @@ from typing import Any
 
 from privet.accounting.guarantee import rounded_up
 from privet_research.studies.arms import ARMS, GLOBAL, LOCAL, MIXED, NON_PRIVATE, SCALED
+from privet_research.studies.markdown import markdown
 
 Row = Mapping[str, Any]
 # Column heading, key of the rows, factor for display, digits.
@@ -108,7 +109,7 @@ def _lines(dataset: str, rows: Sequence[Row]) -> str:
     head = ["arm", *(column[0] for column in columns)]
     if published:
         head += ["paper: accuracy", "paper: ECE", "paper: MCE"]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for arm, found in _by_arm(rows).items():
         cells = [summarise([row[key] for row in found]).shown(factor, digits) for _, key, factor, digits in columns]
         if published:
@@ -116,7 +117,7 @@ def _lines(dataset: str, rows: Sequence[Row]) -> str:
             said = (entry.accuracy, entry.expected_error, entry.largest_error) if entry else (None, None, None)
             cells += ["" if value is None else f"{value:g}" for value in said]
         lines.append([arm, *cells])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown(lines)
 
 
 def _finding(rows: Sequence[Row]) -> str:

@@ -20,6 +20,7 @@ from privet.models.convolutional import lenet5
 from privet.runs.building import on_device
 from privet.training.predictions import predict
 from privet_research.studies.effects_training import ArmTraining, train_arm
+from privet_research.studies.markdown import markdown
 from privet_research.studies.padding import mnist_padding, padded
 from privet_research.studies.reconstruction import encoded
 
@@ -86,15 +87,15 @@ def picture_table(rows: Sequence[Mapping[str, Any]]) -> str:
     parts = []
     digits = [row for row in rows if row["part"] == "digits"]
     if digits:
-        lines = [["digits", "seed", "number", "distance from the class's mean picture"], ["---"] * 4]
+        lines = [["digits", "seed", "number", "distance from the class's mean picture"]]
         for row in digits:
             shown = "" if row["distance"] is None else f"{row['distance']:.2f}"
             lines.append([row["arm"], str(row["seed"]), str(row["num_digits"]), shown])
-        parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
+        parts.append(markdown(lines))
     smaller = [row for row in rows if row["part"] == "padding" and row["seed"] == rows[0]["seed"]]
     if smaller:
-        lines = [["padding", "ink left", "(1 - ratio) squared"], ["---"] * 3]
+        lines = [["padding", "ink left", "(1 - ratio) squared"]]
         for row in smaller:
             lines.append([row["arm"], f"{row['ink_left']:.3f}", f"{(1 - row['padding_ratio']) ** 2:.3f}"])
-        parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
+        parts.append(markdown(lines))
     return "\n\n".join(parts) + "\n"

@@ -9,13 +9,14 @@ from typing import Any
 
 from privet.accounting.guarantee import rounded_up
 from privet_research.studies.clipping_table import summarise
+from privet_research.studies.markdown import markdown
 
 Row = Mapping[str, Any]
 
 
 def _lines(cells: Sequence[Sequence[str]]) -> str:
     head, *rest = cells
-    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rest])
+    return markdown([head, *rest])
 
 
 def _by_arm(rows: Sequence[Row]) -> dict[str, list[Row]]:

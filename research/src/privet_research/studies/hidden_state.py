@@ -127,13 +127,21 @@ class _Trained:
 Arm = Callable[[Setting, Split, int], _Trained]
 
 
-def run_arm(name: str, setting: Setting, *, seed: int, device: torch.device) -> Row:
-    """Train one arm once and measure it on the test split. The seed makes the run repeatable and not private."""
+def run_arm(name: str, setting: Setting, *, seed: int, device: torch.device, given: Split | None = None) -> Row:
+    """Train one arm once and measure it on the test split. The seed makes the run repeatable and not private.
+
+    Args:
+        name: Of the arm.
+        setting: What is asked.
+        seed: Of the run.
+        device: Where it runs.
+        given: Trained and measured on in place of the data set's own parts, for a choice among settings.
+    """
     known = {**ARMS, **CURVE_ARMS}
     arm = known.get(name)
     if arm is None:
         raise ArgumentError(f"There is no arm {name!r}. {suggestion(name, list(known))}")
-    found = load(setting.dataset, normalisation="standardized")
+    found = given or load(setting.dataset, normalisation="standardized")
     split = replace(found, train=on_device(found.train, device), test=on_device(found.test, device))
     _wait(device)
     began = time.perf_counter()
@@ -327,20 +335,36 @@ UNPROVEN = ("noisycgd_convex_clipped",)
 # Of the published curve of accuracy against epsilon, which has logistic regression in place of noisy statistics.
 CURVE_ARMS: Mapping[str, Arm] = MappingProxyType(
     {
-        **{name: ARMS[name] for name in ("noisycgd_convex", "dpsgd_convex", "dpsgd_relu")},
+        **{name: ARMS[name] for name in ("noisycgd_convex", "noisycgd_convex_clipped", "dpsgd_convex", "dpsgd_relu")},
         "dpsgd_logistic": _poisson(_logistic, 0.05, 0.1),
     }
 )
 
 
 def run_hidden_state_study(
-    settings: Sequence[Setting], *, seeds: Sequence[int], device: torch.device, arms: Sequence[str] | None = None
+    settings: Sequence[Setting],
+    *,
+    seeds: Sequence[int],
+    device: torch.device,
+    arms: Sequence[str] | None = None,
+    earlier: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Run every arm at every setting and seed, one after the other; those of one seed come together."""
+    """Run every arm at every setting and seed, one after the other; those of one seed come together.
+
+    Rows of an earlier run are yielded again in their places and not run again.
+    """
+    known = {run_of(row): dict(row) for row in earlier}
     for seed in seeds:
         for setting in settings:
             for arm in ARMS if arms is None else arms:
-                yield run_arm(arm, setting, seed=seed, device=device).to_dict()
+                asked = {"dataset": setting.dataset, "arm": arm, "seed": seed, "epsilon_target": setting.epsilon}
+                asked |= {"asked_rate": setting.learning_rate, "epochs": setting.epochs}
+                yield known.get(run_of(asked)) or run_arm(arm, setting, seed=seed, device=device).to_dict()
+
+
+def run_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what tells one run from another."""
+    return tuple(row.get(key) for key in ("dataset", "arm", "seed", "epsilon_target", "asked_rate", "epochs"))
 
 
 def recomputed_epsilons(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from privet_research.studies.hidden_state import Setting, recomputed_epsilons
+from privet_research.studies.markdown import markdown
 
 _COLUMNS = "data", "target", "method", "proven epsilon", "claimed epsilon", "noise", "accuracy", "runs", "examples/s"
 # Published accuracies in percent, by data set, epsilon and arm, where the printed table is unambiguous.
@@ -29,9 +30,8 @@ def hidden_state_table(rows: Sequence[dict[str, Any]]) -> str:
         name = (row["dataset"], row["epsilon_target"], row["arm"], row["epochs"], row["asked_rate"], row["decay"])
         groups.setdefault(name, []).append(row)
     heading = [*_COLUMNS, "published", "status"]
-    lines = [_line(heading), _line(["---"] * len(heading))]
-    lines += [_line(_cells(name, members)) for name, members in sorted(groups.items(), key=str)]
-    return "\n".join(lines) + "\n\n" + _recomputed({row["dataset"] for row in rows})
+    lines = [heading, *(_cells(name, members) for name, members in sorted(groups.items(), key=str))]
+    return markdown(lines) + "\n\n" + _recomputed({row["dataset"] for row in rows})
 
 
 def _cells(name: tuple[Any, ...], members: Sequence[dict[str, Any]]) -> list[str]:
@@ -61,8 +61,7 @@ def _changed(name: str, value: float | None, usual: float | None) -> str:
 
 def _recomputed(datasets: set[str]) -> str:
     asked = Setting()
-    lines = [_line(["data", "published noise", "published epsilon", "cyclic, last iterate", "Poisson"])]
-    lines.append(_line(["---"] * 5))
+    lines = [["data", "published noise", "published epsilon", "cyclic, last iterate", "Poisson"]]
     for dataset in sorted(datasets & set(_BATCHES)):
         for epsilon, noise in _PUBLISHED_NOISE.items():
             found = recomputed_epsilons(
@@ -72,9 +71,5 @@ def _recomputed(datasets: set[str]) -> str:
                 delta=asked.delta,
                 decay=asked.decay,
             )
-            lines.append(_line([dataset, f"{noise:g}", f"{epsilon:g}", *(f"{value:.4f}" for value in found.values())]))
-    return "\n".join(lines) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+            lines.append([dataset, f"{noise:g}", f"{epsilon:g}", *(f"{value:.4f}" for value in found.values())])
+    return markdown(lines) + "\n"

@@ -65,7 +65,7 @@ def run_groups(
     )
     outcome = measure_patches(trained, _shared(test.inputs, runs, device), _shared(test.labels, runs, device))
     for place, noise_std in enumerate(noise_stds):
-        theory = _theory(task, noise_std, settings)
+        theory = theory_of(task, noise_std, settings)
         for cell, name in enumerate(CELL_NAMES):
             own = test.cells == cell
             found = PatchCell(feature_size=task.feature_sizes[cell], share=task.shares[cell])
@@ -94,7 +94,8 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _theory(task: TwoPatch, noise_std: float, settings: LabSettings) -> PatchSetting:
+def theory_of(task: TwoPatch, noise_std: float, settings: LabSettings) -> PatchSetting:
+    """Return what the theory knows of a training."""
     return PatchSetting(
         dimension=task.dimension,
         num_filters=settings.num_filters,
@@ -121,14 +122,14 @@ def run_phase_map(
     """Train one network per feature size and noise level, classes alike, and yield accuracies (figure 1)."""
     for size in sizes:
         task = TwoPatch(feature_sizes=(size,) * 4, shares=(0.25,) * 4)
-        for row in _accuracies([task] * len(noise_stds), noise_stds, settings, seed=seed, device=device):
+        for row in train_and_measure([task] * len(noise_stds), noise_stds, settings, seed=seed, device=device):
             yield {"feature_size": size, **row}
 
 
-def _accuracies(
+def train_and_measure(
     tasks: Sequence[TwoPatch], noise_stds: Sequence[float], settings: LabSettings, *, seed: int, device: torch.device
 ) -> Iterator[Row]:
-    """Train one network per task, all of one dimension, and yield the accuracy of all cells and of the first."""
+    """Train one network per task, all of one dimension; yield the accuracy, and accuracy and loss of the first cell."""
     parts = [
         [task.draw(settings.num_examples, seed=2 * (seed * len(tasks) + place) + part) for part in (0, 1)]
         for place, task in enumerate(tasks)
@@ -148,7 +149,8 @@ def _accuracies(
         noise_stds=torch.tensor(noise_stds),
         seed=seed,
     )
-    right = measure_patches(trained, test.to(device), truth.to(device)).is_right.cpu().double()
+    outcome = measure_patches(trained, test.to(device), truth.to(device))
+    right, losses = outcome.is_right.cpu().double(), outcome.losses.cpu().double()
     for place, noise_std in enumerate(noise_stds):
         own = parts[place][1].cells == 0
         yield {
@@ -157,6 +159,7 @@ def _accuracies(
             "noise_std": noise_std,
             "accuracy": float(right[place].mean()),
             "first_accuracy": float(right[place][own].mean()) if bool(own.any()) else None,
+            "first_loss": float(losses[place][own].mean()) if bool(own.any()) else None,
         }
 
 
@@ -194,21 +197,22 @@ def random_cells(num_cells: int, *, seed: int, device: torch.device) -> RandomCe
     sizes: list[float] = []
     for place, (dimension, filters) in enumerate(shapes):
         count = num_cells // len(shapes) + (place < num_cells % len(shapes))
-        drawn = _random_tasks(count, dimension, generator)
+        drawn = random_tasks(count, dimension, generator)
         noise_stds = [float(10**power) for power in generator.uniform(-1.3, 0.7, count)]
         settings = LabSettings(
             num_examples=400, num_filters=filters, training=PatchTraining(batch_size=50, num_steps=100)
         )
-        rows = _accuracies(drawn, noise_stds, settings, seed=seed * len(shapes) + place, device=device)
+        rows = train_and_measure(drawn, noise_stds, settings, seed=seed * len(shapes) + place, device=device)
         for task, noise_std, row in zip(drawn, noise_stds, rows, strict=True):
             cell = PatchCell(feature_size=task.feature_sizes[0], share=task.shares[0])
             errors.append(1 - row["first_accuracy"])
-            ratios.append(cell.share * _theory(task, noise_std, settings).feature_to_noise(cell))
+            ratios.append(cell.share * theory_of(task, noise_std, settings).feature_to_noise(cell))
             sizes.append(cell.feature_size)
     return RandomCells(errors=np.array(errors), ratios=np.array(ratios), sizes=np.array(sizes))
 
 
-def _random_tasks(count: int, dimension: int, generator: np.random.Generator) -> list[TwoPatch]:
+def random_tasks(count: int, dimension: int, generator: np.random.Generator) -> list[TwoPatch]:
+    """Return tasks with one feature per class, of one random length, and random shares and patch noise."""
     tasks = []
     for _ in range(count):
         size, share = float(generator.uniform(0.5, 8)), float(0.1 + 0.4 * expit(generator.normal()))

@@ -36,6 +36,7 @@ from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.release_masks import RankedMask
 from privet.models.named_models import count_parameters
+from privet_research.studies.markdown import markdown
 from privet_research.studies.mask_tasks import MaskTask, accuracy, losses
 from privet_research.studies.regression_table import half_width
 
@@ -189,7 +190,7 @@ def mask_statistics_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _markdown(lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in (lines[0], ["---"] * len(lines[0]), *lines[1:]))
+    return markdown(lines)
 
 
 def _lengths(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -31,6 +31,7 @@ from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet.vocabulary import Adjacency
 from privet_research.studies.clipping_table import summarise
+from privet_research.studies.markdown import markdown
 from privet_research.studies.sparsification import ARMS, BASELINE, SparsificationSettings
 
 Row = dict[str, Any]
@@ -124,10 +125,10 @@ def _trained(
 def variants_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return accuracy by setting and arm as Markdown, with the guarantee that is proven of each."""
     head = ["setting", "arm", "accuracy %", "proven epsilon", "seeds"]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for setting, arm in dict.fromkeys((row["setting"], row["arm"]) for row in rows):
         own = [row for row in rows if (row["setting"], row["arm"]) == (setting, arm)]
         shown = summarise([row["accuracy"] for row in own]).shown(100, 1)
         lines.append([setting, arm, shown, f"{max(row['epsilon'] for row in own):.2f}", str(len(own))])
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = markdown(lines)
     return f"{table}\n\nMeans with standard errors over seeds, at one learning rate for all arms of a setting.\n"

@@ -22,6 +22,7 @@ from torch.optim import SGD, Adam, Optimizer
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.masking import NoMask
 from privet.mechanism.noise import Gaussian
+from privet_research.studies.markdown import markdown
 from privet_research.studies.mask_tasks import MaskTask, accuracy
 
 Row = dict[str, Any]
@@ -126,11 +127,11 @@ def momentum_table(rows: Sequence[Mapping[str, Any]]) -> str:
     parts = []
     for title in dict.fromkeys(row["optimizer"] for row in rows):
         own = [row for row in rows if row["optimizer"] == title and row["part"] == "grid"]
-        lines = [["C", *(f"momentum {value:g}" for value in MOMENTA)], ["---"] * (1 + len(MOMENTA))]
+        lines = [["C", *(f"momentum {value:g}" for value in MOMENTA)]]
         for norm in NORMS:
             cells = [[row["accuracy"] for row in own if (row["norm"], row["momentum"]) == (norm, m)] for m in MOMENTA]
             lines.append([f"{norm:g}", *(f"{100 * statistics.fmean(cell):.1f}" if cell else "" for cell in cells)])
-        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        table = markdown(lines)
         rests = [100 * row["interaction"] for row in rows if row["optimizer"] == title and row["part"] != "grid"]
         said = f"\n\nNot explained by rows and columns: {statistics.fmean(rests):.2f} points." if rests else ""
         parts.append(f"## {title}\n\n{table}{said}")

@@ -18,6 +18,7 @@ from privet import checks
 from privet.accounting.calibration import calibrate_noise, spent_epsilon
 from privet.errors import CalibrationError
 from privet.vocabulary import Adjacency
+from privet_research.studies.markdown import markdown
 from privet_research.studies.noise_terms import Terms
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def budget_table(rows: Sequence[Row]) -> str:
     """Return the study as Markdown: noise multiplier, and in brackets the epsilon that it really keeps."""
     epsilons = sorted({row["epsilon"] for row in rows})
     head = ["rule", *(f"claims {epsilon:g}" for epsilon in epsilons)]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for arm in dict.fromkeys(row["arm"] for row in rows):
         cells = {row["epsilon"]: row for row in rows if row["arm"] == arm}
         shown = [
@@ -168,4 +169,4 @@ def budget_table(rows: Sequence[Row]) -> str:
         f"Noise over the bound of a step, and in brackets the epsilon it really keeps at delta {row['delta']:g}: "
         f"Poisson rate {row['rate']:.4g}, {row['steps']} steps. Where that is above the claim, the promise is broken."
     )
-    return terms + "\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return terms + "\n\n" + markdown(lines) + "\n"

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from privet_research.studies.markdown import markdown
 from privet_research.studies.noise_problems import LAYERS, SCALED, SOFTMAX
 
 Row = Mapping[str, Any]
@@ -125,7 +126,7 @@ def _lines(task: str, rows: Sequence[Row]) -> str:
     head = ["noise"]
     for epsilon in epsilons:
         head += [f"epsilon {epsilon:g}"] + (["reference"] if task in REFERENCE else [])
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for arm in arms:
         line = [arm]
         for epsilon in epsilons:
@@ -135,7 +136,7 @@ def _lines(task: str, rows: Sequence[Row]) -> str:
                 known = reference(task, arm, epsilon)
                 line.append("" if known is None else f"{known:.2f}")
         lines.append(line)
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown(lines)
 
 
 def _finding(rows: Sequence[Row]) -> str:

@@ -118,8 +118,8 @@ def mnist_problems(*, steps: int = 1_000) -> list[Problem]:
             test=Examples.of(split.test.features.flatten(1), split.test.labels),
             widths=(784, 32, 10),
             terms=Terms(rate=0.01, steps=steps, delta=1e-5),
-            norms=(0.5, 2.0),
-            reaches=(0.25, 0.5, 1.0, 2.0),
+            norms=(1.0,),
+            reaches=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
             num_tuning_seeds=1,
         )
     ]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privet_research.studies.clipping_table import summarise
+from privet_research.studies.markdown import markdown
 from privet_research.studies.noise_shape import ARMS, PLAIN
 
 Row = Mapping[str, Any]
@@ -46,11 +47,11 @@ def _arms(rows: Sequence[Row]) -> list[str]:
 
 def _lines(rows: Sequence[Row]) -> str:
     head = ["noise", *(f"epsilon {epsilon:g}" for epsilon in _epsilons(rows))]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for arm in _arms(rows):
         found = [_accuracies(rows, arm, epsilon) for epsilon in _epsilons(rows)]
         lines.append([arm, *(summarise(values).shown(100, 2) if values else "" for values in found)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown(lines)
 
 
 def _finding(rows: Sequence[Row]) -> str:

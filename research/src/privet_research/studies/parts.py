@@ -25,9 +25,17 @@ class StudyFiles:
     folder: Path
     study: Study
 
-    def keep(self, rows: Sequence[Row], *, quick: bool, part: str | None = None) -> None:
-        """Write the rows found so far, with their table; a part has no table of its own."""
-        values = {"study": self.study.name, "quick": quick, "rows": list(rows)}
+    def keep(self, rows: Sequence[Row], *, quick: bool, cost: Mapping[str, float], part: str | None = None) -> None:
+        """Write the rows found so far, with their table; a part has no table of its own.
+
+        Args:
+            rows: What was found.
+            quick: Whether they are of the small version.
+            cost: Seconds that they took, by device.
+            part: Name of the part; None for the whole study.
+        """
+        seconds = {device: round(value, 1) for device, value in cost.items()}
+        values = {"study": self.study.name, "quick": quick, "cost": seconds, "rows": list(rows)}
         if part is not None:
             self._part(part).parent.mkdir(parents=True, exist_ok=True)
             write_json(self._part(part), values)
@@ -52,6 +60,19 @@ class StudyFiles:
             wanted = "quick" if quick else "full"
             raise DataError(f"{path} holds no {wanted} rows of the study {self.study.name!r}. Move it elsewhere.")
         return rows
+
+    def kept_cost(self, *, part: str | None = None) -> dict[str, float]:
+        """Return the seconds, by device, of the rows that are kept; none where no file tells."""
+        path = self.folder / f"{self.study.name}.json" if part is None else self._part(part)
+        return dict(read_json(path).get("cost", {})) if path.exists() else {}
+
+    def merged_cost(self) -> dict[str, float]:
+        """Return the seconds of all parts together, by device; parts that do not tell count for nothing."""
+        total: dict[str, float] = {}
+        for path in sorted(self._parts.glob("*.json")):
+            for device, seconds in read_json(path).get("cost", {}).items():
+                total[device] = total.get(device, 0.0) + seconds
+        return total
 
     def merge(self) -> tuple[list[Row], bool]:
         """Return the rows of all parts, sorted by part and in their order within it, and whether they are quick.

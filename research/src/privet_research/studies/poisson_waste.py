@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from privet.accounting.batch_sizes import waste_table
+from privet_research.studies.markdown import markdown
 
 Row = dict[str, Any]
 # Records, logical batch, physical batch.
@@ -36,10 +37,10 @@ def run_waste_study(*, seeds: Sequence[int]) -> Iterator[Row]:
 def waste_rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as Markdown, in percent."""
     head = ["setting", "sampler", "records seen", "never seen %", "stragglers %", "dropped %", "padding %"]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for row in rows:
         if row["seed"] != rows[0]["seed"]:
             continue
         shares = [f"{100 * row[key]:.2f}" for key in ("never_seen", "stragglers", "dropped", "padding")]
         lines.append([row["setting"], row["sampler"], f"{row['num_unique']:,.0f}", *shares])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return markdown(lines) + "\n"

@@ -25,6 +25,7 @@ from privet.attacks.reconstruction.methods import InvertingGradients, image_simi
 from privet.datasets import load
 from privet.effects.sparsification import per_example_gradients
 from privet.models import dp_cnn
+from privet_research.studies.markdown import markdown
 
 Row = dict[str, Any]
 _CHUNK = 16
@@ -138,7 +139,7 @@ def reconstruction_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the study as Markdown: a line per noise and rate, and what a rate changes against none, image by image."""
     arms = dict.fromkeys((row["noise_std"], row["rate"]) for row in rows)
     head = ["noise", "rate", "images", "MSE", "PSNR, dB", "SSIM", "MSE over that at rate 0"]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for noise_std, rate in sorted(arms):
         own = _of(rows, noise_std, rate)
         values = [value for row in own for value in row["mse_by_image"]]
@@ -146,7 +147,7 @@ def reconstruction_table(rows: Sequence[Mapping[str, Any]]) -> str:
         shown = [f"{noise_std:.2g}", f"{rate:g}", str(len(values)), f"{statistics.fmean(values):.4f}"]
         change = _change(own, _of(rows, noise_std, 0.0)) if rate else ""
         lines.append([*shown, f"{psnr:.1f}", f"{ssim:.3f}", change])
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = markdown(lines)
     return f"{table}\n\n{_finding(rows)}\n"
 
 

@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 
 from privet.accounting.guarantee import rounded_up
 from privet_research.studies.arms import GLOBAL, LOCAL
+from privet_research.studies.markdown import markdown
 
 Row = Mapping[str, Any]
 _CONFIDENCE = 0.95
@@ -59,11 +60,11 @@ def _guarantee(rows: Sequence[Row]) -> str:
 
 
 def _lines(best: Mapping[str, Sequence[Row]]) -> str:
-    lines = [["arm", "learning rate", "test MSE", "validation MSE", "training MSE", "paper (figure 9)"], ["---"] * 6]
+    lines = [["arm", "learning rate", "test MSE", "validation MSE", "training MSE", "paper (figure 9)"]]
     for arm, found in best.items():
         errors = [_shown(found, key) for key in ("test_error", "validation_error", "train_error")]
         lines.append([arm, f"{found[0]['rate']:g}", *errors, _PUBLISHED.get(arm, "")])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown(lines)
 
 
 def _shown(rows: Sequence[Row], key: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from privet_research.studies.study import Row, Run, Study
+from privet_research.studies.study import Row, Run, Study, table_of
 
 if TYPE_CHECKING:
     import torch
@@ -19,22 +19,10 @@ def _waste_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Itera
     return run_waste_study(seeds=seeds)
 
 
-def _waste_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.poisson_waste import waste_rows_table
-
-    return waste_rows_table(rows)
-
-
 def _kernel_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
     from privet_research.studies.tangent_kernels import run_kernel_study
 
     return run_kernel_study(seeds=seeds, device=device, num_draws=20_000 if quick else 200_000)
-
-
-def _kernel_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.tangent_kernels import kernel_table
-
-    return kernel_table(rows)
 
 
 def _flow_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
@@ -43,12 +31,6 @@ def _flow_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterat
     if quick:
         return run_flow_study(seeds=seeds, device=device, num_problems=60, num_steps=3_000, num_noisy=0)
     return run_flow_study(seeds=seeds, device=device)
-
-
-def _flow_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.clipped_flow import flow_table
-
-    return flow_table(rows)
 
 
 def momentum_task(quick: bool) -> MaskTask:
@@ -67,12 +49,6 @@ def _momentum_from(earlier: Sequence[Row] = ()) -> Run:
     return run
 
 
-def _momentum_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.momentum_grid import momentum_table
-
-    return momentum_table(rows)
-
-
 def _mask_statistics_from(earlier: Sequence[Row] = ()) -> Run:
     def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
         from privet_research.studies.mask_statistics import run_mask_statistics
@@ -83,12 +59,6 @@ def _mask_statistics_from(earlier: Sequence[Row] = ()) -> Run:
     return run
 
 
-def _mask_statistics_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.mask_statistics import mask_statistics_table
-
-    return mask_statistics_table(rows)
-
-
 def _course_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
     def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
         from privet_research.studies.clipping_course import cifar10_course, mnist_course, run_course_study
@@ -97,12 +67,6 @@ def _course_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], I
         return run_course_study(whole.shortened() if quick else whole, seeds=seeds, device=device)
 
     return run
-
-
-def _course_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.clipping_course import course_table
-
-    return course_table(rows)
 
 
 def _plugged_in_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
@@ -125,12 +89,6 @@ def _partition_run(seeds: Sequence[int], device: torch.device, quick: bool) -> I
     return run_partition_study(settings, seeds=seeds, device=device)
 
 
-def _variants_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.mask_variants import variants_table
-
-    return variants_table(rows)
-
-
 def _picture_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
     from privet_research.studies.digit_pictures import run_picture_study
 
@@ -139,24 +97,15 @@ def _picture_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Ite
     return run_picture_study(seeds=seeds, device=device)
 
 
-def _picture_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.digit_pictures import picture_table
+def _curve_resumed(earlier: Sequence[Row]) -> Run:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.hidden_state import CURVE_ARMS, Setting, run_hidden_state_study
 
-    return picture_table(rows)
+        epsilons, epochs = ((1.0, 8.0), 1) if quick else ((0.5, 1.0, 2.0, 4.0, 8.0), Setting().epochs)
+        settings = [Setting(dataset="cifar10", epsilon=epsilon, epochs=epochs) for epsilon in epsilons]
+        return run_hidden_state_study(settings, seeds=seeds, device=device, arms=list(CURVE_ARMS), earlier=earlier)
 
-
-def _curve_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-    from privet_research.studies.hidden_state import CURVE_ARMS, Setting, run_hidden_state_study
-
-    epsilons, epochs = ((1.0, 8.0), 1) if quick else ((0.5, 1.0, 2.0, 4.0, 8.0), Setting().epochs)
-    settings = [Setting(dataset="cifar10", epsilon=epsilon, epochs=epochs) for epsilon in epsilons]
-    return run_hidden_state_study(settings, seeds=seeds, device=device, arms=list(CURVE_ARMS))
-
-
-def _curve_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.hidden_state_table import hidden_state_table
-
-    return hidden_state_table(rows)
+    return run
 
 
 SINGLE_FIGURES = (
@@ -165,22 +114,23 @@ SINGLE_FIGURES = (
         description="records that Poisson sampling never draws, and overflowing batches, by sampler; seconds",
         num_seeds=1,
         run=_waste_run,
-        table=_waste_table,
+        table=table_of("poisson_waste", "waste_rows_table"),
         measure="never_seen",
     ),
     Study(
         name="hidden-state-curve",
         description="accuracy by epsilon on CIFAR-10: cyclic descent, DP-SGD and logistic regression",
         num_seeds=3,
-        run=_curve_run,
-        table=_curve_table,
+        run=_curve_resumed([]),
+        table=table_of("hidden_state_table", "hidden_state_table"),
+        resume=_curve_resumed,
     ),
     Study(
         name="tangent-kernels",
         description="effect of each kind of clipping on the tangent kernel, by search for counter-examples; seconds",
         num_seeds=3,
         run=_kernel_run,
-        table=_kernel_table,
+        table=table_of("tangent_kernels", "kernel_table"),
         measure="least_eigenvalue",
     ),
     Study(
@@ -188,7 +138,7 @@ SINGLE_FIGURES = (
         description="the course of the loss under each kind of clipping, integrated; noise in smaller steps; minutes",
         num_seeds=3,
         run=_flow_run,
-        table=_flow_table,
+        table=table_of("clipped_flow", "flow_table"),
         measure="seed",
     ),
     Study(
@@ -196,35 +146,35 @@ SINGLE_FIGURES = (
         description="loss and accuracy by epoch, reliability and other cutoffs of global clipping, on MNIST",
         num_seeds=3,
         run=_course_run("mnist"),
-        table=_course_table,
+        table=table_of("clipping_course", "course_table"),
     ),
     Study(
         name="clipping-course-cifar10",
         description="the same on CIFAR-10, flat and layerwise",
         num_seeds=3,
         run=_course_run("cifar10"),
-        table=_course_table,
+        table=table_of("clipping_course", "course_table"),
     ),
     Study(
         name="sparsification-plugged-in",
         description="random masks by final rate, with all other constants unchanged",
         num_seeds=3,
         run=_plugged_in_run,
-        table=_variants_table,
+        table=table_of("mask_variants", "variants_table"),
     ),
     Study(
         name="sparsification-partition",
         description="random masks under Poisson sampling and under shuffled batches, with both guarantees",
         num_seeds=3,
         run=_partition_run,
-        table=_variants_table,
+        table=table_of("mask_variants", "variants_table"),
     ),
     Study(
         name="sparsification-momentum",
         description="clipping threshold against momentum, for SGD and for Adam; wants a GPU",
         num_seeds=3,
         run=_momentum_from(),
-        table=_momentum_table,
+        table=table_of("momentum_grid", "momentum_table"),
         resume=_momentum_from,
     ),
     Study(
@@ -232,7 +182,7 @@ SINGLE_FIGURES = (
         description="gradients, frequencies and accuracy along runs with several kinds of masks; wants a GPU",
         num_seeds=3,
         run=_mask_statistics_from(),
-        table=_mask_statistics_table,
+        table=table_of("mask_statistics", "mask_statistics_table"),
         measure="value",
         resume=_mask_statistics_from,
     ),
@@ -241,7 +191,7 @@ SINGLE_FIGURES = (
         description="digits that a private network classifies right and wrong, and digits made smaller by padding",
         num_seeds=3,
         run=_picture_run,
-        table=_picture_table,
+        table=table_of("digit_pictures", "picture_table"),
         measure="seed",
     ),
 )

@@ -26,6 +26,7 @@ from privet.runs.building import on_device
 from privet.runs.pretraining import turned
 from privet.training.predictions import predict
 from privet_research.studies.effects_training import ArmTraining, train_arm, with_best_rate
+from privet_research.studies.residual_networks import resnet18
 
 Row = dict[str, Any]
 _NUM_TUNED = 8_000
@@ -77,6 +78,17 @@ def cifar10_rotation() -> RotationSettings:
         build=dp_cnn,
         published=MappingProxyType({0: 70, 30: 59, 60: 51, 90: 49}),
         public=ArmTraining(epsilon=None, epochs=20, learning_rate=0.5),
+    )
+
+
+def resnet_rotation() -> RotationSettings:
+    """Return the settings on CIFAR-10 with ResNet-18; group norms stand for batch norms, which mix examples."""
+    return RotationSettings(
+        dataset="cifar10",
+        build=resnet18,
+        published=MappingProxyType({0: 91, 30: 66, 60: 43, 90: 37}),
+        public=ArmTraining(epsilon=None, epochs=30, learning_rate=0.5),
+        private=ArmTraining(epochs=10),
     )
 
 

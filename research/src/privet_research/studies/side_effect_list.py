@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from privet_research.studies.study import Row, Study
+from privet_research.studies.study import Row, Run, Study, table_of
 
 if TYPE_CHECKING:
     import torch
 
     from privet_research.studies.padding import PaddingSettings
+    from privet_research.studies.rotation import RotationSettings
 
 
 def _padding_run(whole: Callable[[], PaddingSettings]) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
@@ -63,20 +64,44 @@ def _class_size_run(seeds: Sequence[int], device: torch.device, quick: bool) -> 
     return run_class_size_study(whole.shortened() if quick else whole, seeds=seeds, device=device)
 
 
-def _rotation_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
-    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-        from privet_research.studies.rotation import cifar10_rotation, mnist_rotation, run_rotation_study
+def _mnist_rotation() -> RotationSettings:
+    from privet_research.studies.rotation import mnist_rotation
 
-        whole = mnist_rotation() if dataset == "mnist" else cifar10_rotation()
+    return mnist_rotation()
+
+
+def _cifar10_rotation() -> RotationSettings:
+    from privet_research.studies.rotation import cifar10_rotation
+
+    return cifar10_rotation()
+
+
+def _resnet_rotation() -> RotationSettings:
+    from privet_research.studies.rotation import resnet_rotation
+
+    return resnet_rotation()
+
+
+def _rotation_run(settings: Callable[[], RotationSettings]) -> Run:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.rotation import run_rotation_study
+
+        whole = settings()
         return run_rotation_study(whole.shortened() if quick else whole, seeds=seeds, device=device)
 
     return run
 
 
-def _rotation_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.effects_table import rotation_table
+def _augmentation_run(earlier: Sequence[Row]) -> Run:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.augmentation import AugmentationSettings, run_augmentation_study
 
-    return rotation_table(rows)
+        whole = AugmentationSettings()
+        return run_augmentation_study(
+            whole.shortened() if quick else whole, seeds=seeds, device=device, earlier=earlier
+        )
+
+    return run
 
 
 def _freezing_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
@@ -85,22 +110,10 @@ def _freezing_run(seeds: Sequence[int], device: torch.device, quick: bool) -> It
     return run_freezing_study(seeds=seeds, device=device, quick=quick)
 
 
-def _freezing_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.effects_table import freezing_table
-
-    return freezing_table(rows)
-
-
 def _adult_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
     from privet_research.studies.adult import run_adult_study
 
     return run_adult_study(seeds=seeds, device=device, quick=quick)
-
-
-def _adult_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.effects_table import adult_table
-
-    return adult_table(rows)
 
 
 def _laboratory_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
@@ -109,19 +122,27 @@ def _laboratory_run(seeds: Sequence[int], device: torch.device, quick: bool) -> 
     return run_laboratory(seeds=seeds, device=device, quick=quick)
 
 
-def _laboratory_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.effects_table import laboratory_table
+def _theorem_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.patch_theorems import run_theorem_study
 
-    return laboratory_table(rows)
+    return run_theorem_study(seeds=seeds, device=device, quick=quick)
 
 
 SIDE_EFFECTS = (
+    Study(
+        name="patch-theorems",
+        description="theorems on two-layer networks against trained ones, in settings that did not fix their constants",
+        num_seeds=5,
+        run=_theorem_run,
+        table=table_of("patch_theorems", "theorem_table"),
+        measure="value",
+    ),
     Study(
         name="feature-to-noise",
         description="two-layer networks on synthetic patches: groups, phase map, rotation, rank correlation; a minute",
         num_seeds=3,
         run=_laboratory_run,
-        table=_laboratory_table,
+        table=table_of("effects_table", "laboratory_table"),
     ),
     Study(
         name="padding-mnist",
@@ -155,28 +176,43 @@ SIDE_EFFECTS = (
         name="rotation-mnist",
         description="private fine-tuning on rotated digits after public pre-training, and from scratch",
         num_seeds=3,
-        run=_rotation_run("mnist"),
-        table=_rotation_table,
+        run=_rotation_run(_mnist_rotation),
+        table=table_of("effects_table", "rotation_table"),
     ),
     Study(
         name="rotation-cifar10",
         description="the same on CIFAR-10",
         num_seeds=3,
-        run=_rotation_run("cifar10"),
-        table=_rotation_table,
+        run=_rotation_run(_cifar10_rotation),
+        table=table_of("effects_table", "rotation_table"),
+    ),
+    Study(
+        name="rotation-cifar10-resnet18",
+        description="the same on CIFAR-10 with ResNet-18 and group norms; a GPU",
+        num_seeds=3,
+        run=_rotation_run(_resnet_rotation),
+        table=table_of("effects_table", "rotation_table"),
+    ),
+    Study(
+        name="augmentation-cifar10",
+        description="four views of a record against one on CIFAR-10 at epsilon 3, each at its best rate; a GPU",
+        num_seeds=5,
+        run=_augmentation_run([]),
+        table=table_of("augmentation", "augmentation_table"),
+        resume=_augmentation_run,
     ),
     Study(
         name="freezing-mnist",
         description="stage-wise freezing of small weights at epsilon 3; control: the same number frozen at random",
         num_seeds=3,
         run=_freezing_run,
-        table=_freezing_table,
+        table=table_of("effects_table", "freezing_table"),
     ),
     Study(
         name="adult-groups",
         description="Adult income at epsilon 1, 3, 8 and without privacy: accuracy and gaps by sex and race",
         num_seeds=3,
         run=_adult_run,
-        table=_adult_table,
+        table=table_of("effects_table", "adult_table"),
     ),
 )

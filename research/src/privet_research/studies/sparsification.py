@@ -47,7 +47,7 @@ Row = dict[str, Any]
 _CHUNK = 2000
 # Bounds of a paid normalisation over the sizes that channels have in made-up images.
 _ROOM = 2.0
-BASELINE, MASKED, DECAY = "no mask", "random mask", "falling learning rate"
+BASELINE, MASKED, DECAY, LONGER = "no mask", "random mask", "falling learning rate", "no mask, 1.2 times as long"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,7 @@ ARMS = {
     BASELINE: Arm(mask=NoMask(), schedule=None, stretch=1.0),
     MASKED: Arm(mask=RandomMask(schedule=GradualCooling(final=0.9)), schedule=None, stretch=1.2),
     DECAY: Arm(mask=NoMask(), schedule=LinearDecay(final=0.1), stretch=1.2),
+    LONGER: Arm(mask=NoMask(), schedule=None, stretch=1.2),
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privet_research.studies.study import Row, Run, Study
+from privet_research.studies.study import Row, Run, Study, table_of
 from privet_research.studies.variants import variants
 
 if TYPE_CHECKING:
@@ -54,22 +54,10 @@ def _cell_vary(network: str, epsilon: float) -> Callable[[Sequence[str]], Run] |
     return lambda changes: _cell_run(network, epsilon, options=variants(_CellOptions(), changes))
 
 
-def _cell_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.sparsification_table import sparsification_table
-
-    return sparsification_table(rows)
-
-
 def _reconstruction_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
     from privet_research.studies.reconstruction import FULL, QUICK, run_reconstruction_study
 
     return run_reconstruction_study(QUICK if quick else FULL, seeds=seeds, device=device)
-
-
-def _reconstruction_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.reconstruction import reconstruction_table
-
-    return reconstruction_table(rows)
 
 
 def _signs_from(earlier: Sequence[Row] = ()) -> Run:
@@ -81,12 +69,6 @@ def _signs_from(earlier: Sequence[Row] = ()) -> Run:
         return run_signs_study(task, seeds=seeds, device=device, panels=panels, earlier=earlier)
 
     return run
-
-
-def _signs_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.sparsification_signs import signs_table
-
-    return signs_table(rows)
 
 
 def _records_from(network: str, epsilon: float, earlier: Sequence[Row] = ()) -> Run:
@@ -104,19 +86,13 @@ def _records_resume(network: str, epsilon: float) -> Callable[[Sequence[Row]], R
     return lambda earlier: _records_from(network, epsilon, earlier)
 
 
-def _records_table(rows: Sequence[Row]) -> str:
-    from privet_research.studies.scattering_records import records_table
-
-    return records_table(rows)
-
-
 _RECORDS = tuple(
     Study(
         name=f"scattering-{network}-{epsilon:g}",
         description=f"{title} on scattering features at epsilon {epsilon:g}, set by held-out images; wants a GPU",
         num_seeds=5,
         run=_records_from(network, epsilon),
-        table=_records_table,
+        table=table_of("scattering_records", "records_table"),
         resume=_records_resume(network, epsilon),
     )
     for network, title in (("cifar10", "H-CNN"), ("fashion", "H-CNN/S"))
@@ -130,7 +106,7 @@ _CELL_STUDIES = tuple(
         description=f"random masks, no mask and a decreasing learning rate at epsilon {epsilon:g}: {what}",
         num_seeds=3,
         run=_cell_run(network, epsilon),
-        table=_cell_table,
+        table=table_of("sparsification_table", "sparsification_table"),
         vary=_cell_vary(network, epsilon),
         resume=_cell_resume(network, epsilon),
     )
@@ -146,7 +122,7 @@ SPARSIFICATION = (
         description="the benefit of random masks by noise and threshold, without noise, without clipping; wants a GPU",
         num_seeds=3,
         run=_signs_from(),
-        table=_signs_table,
+        table=table_of("sparsification_signs", "signs_table"),
         measure="train_accuracy",
         resume=_signs_from,
     ),
@@ -155,7 +131,7 @@ SPARSIFICATION = (
         description="images rebuilt from masked, noisy gradients: errors by the mask's rate; wants a GPU",
         num_seeds=1,
         run=_reconstruction_run,
-        table=_reconstruction_table,
+        table=table_of("reconstruction", "reconstruction_table"),
         measure="mse",
     ),
 )

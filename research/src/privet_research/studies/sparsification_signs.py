@@ -21,6 +21,7 @@ from privet.mechanism.clipping import Clipping, Threshold
 from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import NoMask, RandomMask
 from privet.mechanism.noise import Gaussian, Noise
+from privet_research.studies.markdown import markdown
 from privet_research.studies.mask_tasks import MaskTask, accuracy
 from privet_research.studies.sparsification_table import Difference
 
@@ -132,7 +133,7 @@ def _run_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def signs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the study as Markdown: what the largest rate gains in every panel, and what the figures claim of it."""
     head = ["mechanism", "panel", "noise sigma C", "rate 0, %", "gain in training accuracy", "in test accuracy"]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     gains: dict[tuple[str, str], Difference] = {}
     for kind, title in dict.fromkeys((row["kind"], row["panel"]) for row in rows):
         own = [row for row in rows if (row["kind"], row["panel"]) == (kind, title)]
@@ -142,7 +143,7 @@ def signs_table(rows: Sequence[Mapping[str, Any]]) -> str:
         base = 100 * sum(row["train_accuracy"] for row in none) / max(1, len(none))
         shown = [kind, title, _size(own[0]), f"{base:.1f}", str(train), str(Difference.between(most, none))]
         lines.append(shown)
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = markdown(lines)
     return f"{table}\n\n{_finding(rows, gains)}\n"
 
 

@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 
 from privet.accounting.guarantee import rounded_up
 from privet_research.studies.clipping_table import summarise
+from privet_research.studies.markdown import markdown
 from privet_research.studies.sparsification import BASELINE, DECAY, MASKED
 
 Row = Mapping[str, Any]
@@ -42,11 +43,11 @@ def _at_best_rate(rows: Sequence[Row], arm: str) -> list[Row]:
 
 
 def _lines(best: Mapping[str, Sequence[Row]]) -> str:
-    lines = [["arm", "learning rate", "steps", "test accuracy, %", "published, %"], ["---"] * 5]
+    lines = [["arm", "learning rate", "steps", "test accuracy, %", "published, %"]]
     for arm, found in best.items():
         shown = summarise([row["accuracy"] for row in found]).shown(100, 1)
         lines.append([arm, f"{found[0]['rate']:g}", str(found[0]["steps"]), shown, _published(found[0])])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown(lines)
 
 
 def _published(row: Row) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,16 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 Run = Callable[[Sequence[int], "torch.device", bool], Iterator[Row]]
+
+
+def table_of(module: str, name: str) -> Callable[[Sequence[Row]], str]:
+    """Return a writer of tables that imports its module of studies when it is called, so that listing is quick."""
+
+    def table(rows: Sequence[Row]) -> str:
+        writer = getattr(importlib.import_module(f"privet_research.studies.{module}"), name)
+        return str(writer(rows))
+
+    return table
 
 
 @dataclass(frozen=True, kw_only=True)

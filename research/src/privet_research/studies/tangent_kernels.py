@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from privet.effects.tangent_kernel import TOLERANCE, kernel_report, neural_tangent_kernel
 from privet.mechanism.clipping import Clipping, KeepOrDrop, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerLayer
+from privet_research.studies.markdown import markdown
 
 Row = dict[str, Any]
 _NUM_EXAMPLES, _NUM_INPUTS, _WIDTH = 20, 5, 40
@@ -143,11 +144,11 @@ def kernel_table(rows: Sequence[Mapping[str, Any]]) -> str:
         "to zero loss": "to_zero_loss",
     }
     head = ["clipping", *keys, "least quadratic form", "least eigenvalue"]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for arm in dict.fromkeys(row["arm"] for row in rows):
         own = [row for row in rows if row["arm"] == arm]
         cells = ["yes" if all(row[key] for row in own) else "no" for key in keys.values()]
         worst = [f"{min(row[key] for row in own):+.4f}" for key in ("least_quadratic", "least_eigenvalue")]
         lines.append([arm, *cells, *worst])
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = markdown(lines)
     return f"{table}\n\nThe least values are over the largest singular value, over networks and random kernels.\n"

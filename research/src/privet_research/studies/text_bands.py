@@ -34,6 +34,7 @@ from privet.training.performance import Performance
 from privet.training.schedules import LearningRate, LinearDecay
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
+from privet_research.studies.markdown import markdown
 from privet_research.studies.regression_table import half_width
 from privet_research.studies.text import (
     TextSettings,
@@ -223,14 +224,14 @@ def _train(
 def band_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the study as Markdown: both kinds of noise at the rates that held-out sentences choose, and the gain."""
     header = ["epsilon", "independent %", "correlated %", "bands", "gain in points", "found"]
-    lines = [header, ["---"] * len(header)]
+    lines = [header]
     found: list[str] = []
     for epsilon in sorted({row["target"] for row in rows}):
         best = {arm: _chosen([row for row in rows if row["target"] == epsilon and row["arm"] == arm])
                 for arm in (INDEPENDENT, BANDED)}  # fmt: skip
         lines.append(_line(epsilon, best))
         found += [_choice(epsilon, arm, own) for arm, own in best.items() if own]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    table = markdown(lines)
     return "\n\n".join([_terms(rows), table, "Learning rates:\n\n" + "\n".join(found)]) + "\n"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from privet_research.studies.arms import LOCAL, NON_PRIVATE, SCALED
 from privet_research.studies.clipping_table import clipping_table, summarise
+from privet_research.studies.markdown import markdown
 
 Row = Mapping[str, Any]
 
@@ -21,9 +22,9 @@ def text_table(rows: Sequence[Row]) -> str:
     chosen = order[0]
     parts = [clipping_table(by_variant[chosen]).rstrip("\n"), f"Variant: {chosen}."]
     if len(order) > 1:
-        lines = [["variant", "arm", "held out %", "development %", "runs", "seconds"], ["---"] * 6]
+        lines = [["variant", "arm", "held out %", "development %", "runs", "seconds"]]
         lines += [line for name in order for line in _lines(name, by_variant[name])]
-        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        table = markdown(lines)
         parts.append(f"It has the highest private accuracy on held-out training sentences of {len(order)} variants:")
         parts.append(table)
     return "\n\n".join(parts) + "\n"

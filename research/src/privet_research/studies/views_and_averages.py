@@ -37,6 +37,7 @@ from privet.training.performance import Performance
 from privet.training.schedules import CosineDecay, LearningRate, LinearDecay
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
+from privet_research.studies.markdown import markdown
 from privet_research.studies.regression_table import half_width
 
 Row = dict[str, Any]
@@ -139,7 +140,7 @@ def views_table(rows: Sequence[Mapping[str, Any]]) -> str:
     arms, seeds = list(dict.fromkeys(row["arm"] for row in rows)), sorted({row["seed"] for row in rows})
     rates = sorted({row["rate"] for row in rows})
     header = ["arm", *(f"{what}, rate {rate:g}" for rate in rates for what in ("accuracy %", "gain"))]
-    lines = [_terms(rows[0], seeds), "", _line(header), _line(["---"] * len(header))]
+    lines = [header]
     for arm in arms:
         cells = [arm]
         for rate in rates:
@@ -147,12 +148,8 @@ def views_table(rows: Sequence[Mapping[str, Any]]) -> str:
             values = [own for own, _ in both.values() if own is not None]
             gains = [own - plain for own, plain in both.values() if own is not None and plain is not None]
             cells += [_shown(values, ".1f"), "" if arm == PLAIN else _shown(gains, "+.1f")]
-        lines.append(_line(cells))
-    return "\n".join(lines) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        lines.append(cells)
+    return f"{_terms(rows[0], seeds)}\n\n{markdown(lines)}\n"
 
 
 def _terms(row: Mapping[str, Any], seeds: Sequence[int]) -> str:
