@@ -44,6 +44,8 @@ def _losses() -> list[Sample]:
     return [call(aten.nll_loss_forward.default, SQUARE, classes, None, reduction, -100) for reduction in (0, 1, 2)] + [
         call(aten.nll_loss_forward.default, SQUARE, classes, VECTOR.abs(), 0, -100),
         call(aten.nll_loss2d_forward.default, LARGE, whole(4, 4, 4, 4), None, 0, -100),
+        call(aten.nll_loss_backward.default, VECTOR, SQUARE, classes, None, 0, -100, torch.zeros(())),
+        call(aten.nll_loss2d_backward.default, LARGE[0], LARGE, whole(4, 4, 4, 4), None, 0, -100, torch.zeros(())),
         call(aten.multi_margin_loss.default, SQUARE, classes, 1, 1, None, 0),
         call(aten._ctc_loss.default, LARGE[0].log_softmax(2), whole(3, 4, 4) + 1, [4] * 4, [2] * 4),
         call(aten._ctc_loss.Tensor, LARGE[0].log_softmax(2), whole(3, 4, 4) + 1, torch.full((4,), 4), classes % 2 + 1),
@@ -132,6 +134,7 @@ def _matrices() -> list[Sample]:
         call(aten.linalg_cross.default, floats(2, 2, 3), floats(1, 2, 3, seed=1)),
         call(aten._linalg_solve_ex.default, SPD, CUBE),
         call(aten._linalg_solve_ex.default, SPD, SQUARE),
+        call(aten._linalg_solve_ex.default, SPD[:, None], SQUARE[:, None]),
         call(aten._linalg_solve_ex.default, SPD[0], SQUARE),
         call(aten._linalg_solve_ex.default, wide + 4 * torch.eye(4), floats(2, 4, 4)),
         call(aten.linalg_solve_triangular.default, lower, CUBE, upper=False),

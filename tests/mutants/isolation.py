@@ -303,8 +303,8 @@ ISOLATION = (
         "hooks-may-write",
         "a hook may write other examples into the gradient that it is given",
         "isolation/backward.py",
-        "        if follower.tracer is not None and follower.judge_gradient is not None:",
-        "        if follower.tracer is not None and follower.judge_gradient is not None and changed is not None:",
+        "            sent = tracer.send_back(grad if changed is None else changed)",
+        "            sent = tracer.send_back(grad) if changed is not None else place",
         _hostile("gradient_written_in_a_hook"),
     ),
     one(
@@ -468,8 +468,8 @@ ISOLATION = (
         "long-constants-not-compared",
         "a long constant counts the examples",
         "isolation/constants.py",
-        '    if tensor.layout is not torch.strided or tensor.device.type == "meta":\n        return None\n    try:',
-        "    if tensor.layout is not torch.strided or tensor.numel() > _SMALL_CONSTANT:\n        return None\n    try:",
+        '    if tensor.layout is not torch.strided or tensor.device.type == "meta" or',
+        "    if tensor.layout is not torch.strided or tensor.numel() > _SMALL_CONSTANT or",
         f"{_WRITTEN}[False-1]",
     ),
     one(

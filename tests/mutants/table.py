@@ -21,6 +21,7 @@ from tests.mutants.persons import PERSONS
 from tests.mutants.records import RECORDS
 from tests.mutants.sampling import SAMPLING
 from tests.mutants.tuning import TUNING
+from tests.mutants.unseen import UNSEEN
 from tests.mutants.weights import WEIGHTS
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -39,6 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *RECORDS,
     *CONTRACTS,
     *ISOLATION,
+    *UNSEEN,
     *TUNING,
     *EVALUATION,
     *WEIGHTS,

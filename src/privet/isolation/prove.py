@@ -56,11 +56,12 @@ class Finding:
         """Everything that keeps the program from being proven, in words."""
         found = [str(self.losses)] if isinstance(self.losses, Cause) else []
         found += [f"{read.operation} at {read.line} reads examples" for read in self.reads]
+        found += self.backward
         if self.sizes.fault is not None:
             found.append(str(self.sizes.fault))
         elif not self.sizes.is_possible:
             found.append("it is another program on another number of examples")
-        return (*found, *self.backward)
+        return tuple(found)
 
     @property
     def is_proven(self) -> bool:

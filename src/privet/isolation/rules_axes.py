@@ -122,12 +122,28 @@ def _leading_aligned(num_last: int) -> Rule:
     return rule
 
 
+def solved(call: Call) -> Sequence[Verdict]:
+    """Solutions of linear equations, whose right-hand sides may be vectors: one for each matrix."""
+    matrices, given = call.args[0], call.args[1]
+    if tuple(given.shape) != tuple(matrices.shape[:-1]):
+        return _ALIGNED(call)
+    found = []
+    for _, place in private(call.specs):
+        if not place.is_single and place.axis >= matrices.ndim - 2:
+            raise Mixes("it computes across the axis of the examples")
+        found.append(place)
+    return call.everywhere(met(found))
+
+
 def crossed(call: Call) -> Sequence[Verdict]:
     """Products of vectors of three numbers along one axis, all others in step."""
     place = broadcast(call.specs, call.shape)
     if place is not None and not place.is_single and place.axis == int(call.arg("dim")) % len(call.shape):
         raise Mixes("it computes across the axis of the examples")
     return call.everywhere(place)
+
+
+_ALIGNED = _leading_aligned(2)
 
 
 def triangle(call: Call) -> Sequence[Verdict]:
@@ -292,7 +308,6 @@ _MATRICES = [
     "geqrf",
 ]
 _SOLVES = [
-    "_linalg_solve_ex",
     "linalg_solve_triangular",
     "cholesky_solve",
     "triangular_solve",
@@ -306,7 +321,8 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(_SORTING, sorting),
     **dict.fromkeys(_SPATIAL, _spatial),
     **dict.fromkeys(_MATRICES, _leading(2)),
-    **dict.fromkeys(_SOLVES, _leading_aligned(2)),
+    **dict.fromkeys(_SOLVES, _ALIGNED),
+    "_linalg_solve_ex": solved,
     "renorm": renormed,
     "linalg_cross": crossed,
     "tril": triangle,

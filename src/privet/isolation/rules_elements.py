@@ -70,6 +70,22 @@ def class_loss(call: Call) -> Sequence[Verdict]:
     return [verdict if number == 0 else None for number in range(len(call.out_specs))]
 
 
+def class_loss_back(call: Call) -> Sequence[Verdict]:
+    """The derivative of a loss of scores [examples, classes, ...] by its scores."""
+    scores, weight = call.arg("self"), call.arg("weight")
+    if call.arg("reduction") != _NO_REDUCTION:
+        raise NoRule("the loss is averaged or summed over the batch")
+    if weight is not None and weight.verdict is not None:
+        raise NoRule("the weights of classes depend on the examples")
+    axis = 1 if scores.ndim > 1 else 0
+    found = []
+    for spec, place in private([scores, call.arg("target"), call.arg("grad_output")]):
+        if spec is scores and not place.is_single and place.axis == axis:
+            raise Mixes("the examples are taken for classes")
+        found.append(place if spec is scores or place.is_single else place.at(place.axis + (place.axis >= axis)))
+    return call.everywhere(met(found))
+
+
 def connectionist(call: Call) -> Sequence[Verdict]:
     """The CTC loss of scores [time, examples, classes] and targets [examples, length]."""
     found = []
@@ -216,6 +232,22 @@ _ELEMENTS = [
     "sinc",
     "angle",
 ]
+# Derivatives of functions of single numbers, where a program takes gradients itself.
+_DERIVATIVES = [
+    "tanh_backward",
+    "sigmoid_backward",
+    "threshold_backward",
+    "gelu_backward",
+    "silu_backward",
+    "elu_backward",
+    "leaky_relu_backward",
+    "hardtanh_backward",
+    "hardswish_backward",
+    "hardsigmoid_backward",
+    "softplus_backward",
+    "mish_backward",
+    "log_sigmoid_backward",
+]
 _LIKE = ["empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"]
 _FRESH = [
     "new_zeros",
@@ -266,6 +298,7 @@ _LOSSES = [
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTS, elements),
+    **dict.fromkeys(_DERIVATIVES, elements),
     **dict.fromkeys(_LIKE, like),
     **dict.fromkeys(_FRESH, fresh),
     **dict.fromkeys(_OVERWRITTEN, overwritten),
@@ -274,6 +307,8 @@ RULES: dict[str, Rule] = {
     "copy": copied_into,
     "nll_loss_forward": class_loss,
     "nll_loss2d_forward": class_loss,
+    "nll_loss_backward": class_loss_back,
+    "nll_loss2d_backward": class_loss_back,
     "multi_margin_loss": class_loss,
     "_ctc_loss": connectionist,
     "_cudnn_ctc_loss": connectionist,

@@ -21,7 +21,7 @@ from torch import UntypedStorage
 
 from privet.isolation.call import Call, argument_names, specs_in
 from privet.isolation.place import Cause, Fault, Place, Rows, Spec, Verdict
-from privet.isolation.tracer import Entry, Trace, verdicts_of
+from privet.isolation.tracer import FORGETTING, Entry, Trace, verdicts_of
 
 _NUMBER = "its numbers depend on how many examples are in the batch"
 _POSITION = "what becomes of an example depends on its place in the batch"
@@ -145,7 +145,8 @@ class _State:
     def note(self, entry: Entry, twin: Entry) -> None:
         """Go on by one operation."""
         call = entry.call
-        cause = self._inherited(call.specs) or self._from_python(entry, twin) or self._follow(entry, twin)
+        inherited = None if call.name in FORGETTING else self._inherited(call.specs)
+        cause = inherited or self._from_python(entry, twin) or self._follow(entry, twin)
         cause = cause or self._written(entry)
         self.made.update(spec.serial for spec in call.out_specs)
         if cause is not None:

@@ -56,7 +56,7 @@ _ASKING = frozenset(
 # Operations that find the lengths of their results in numbers.
 _SIZED = frozenset(["bincount", "_sparse_coo_tensor_with_dims_and_tensors", "sparse_compressed_tensor"])
 # Operations whose results have a shape or a type in common with a tensor, and none of its numbers.
-_FORGETTING = frozenset(
+FORGETTING = frozenset(
     [
         "empty_like",
         "zeros_like",
@@ -95,8 +95,9 @@ class Trace:
     doubt: Cause | None = None  # a call of foreign code, which may do more with the examples than compute its results
     losses: int | None = None  # the serial number of the losses
     memory_of_losses: int = -1  # the memory they lie in
-    sent_back: list[tuple[int, int]] = field(default_factory=list)  # serial numbers and memory of the user's gradients
-    overwritten: Cause | None = None  # a write in the backward pass into memory of the forward pass, which mixes
+    # serial numbers and memory of what the user's own code hands on in the backward pass: gradients, and what it writes
+    # into memory of the forward pass
+    sent_back: list[tuple[int, int]] = field(default_factory=list)
     is_hidden: bool = False  # whether an operation came from code that shows no calls, such as scripted code
 
     def end(self) -> None:
@@ -397,8 +398,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 mutated.append(before.serial)
                 if self.depth and self._forward is not None and before.memory in self._forward:
                     self.trace.sent_back.append((before.serial, before.memory))
-                    if isinstance(verdict, Cause):
-                        self.trace.overwritten = self.trace.overwritten or verdict
                 self._touched.add(before.memory)
                 if verdict != before.verdict or isinstance(verdict, Cause):
                     self._written.note(tensor, before, verdict, call, self.trace.num_examples)
@@ -464,11 +463,11 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
             known.append(verdict)
     name = call.name
     if fault is not None:
-        return call.everywhere(None if name in _FORGETTING else fault)
+        return call.everywhere(None if name in FORGETTING else fault)
     if any(isinstance(verdict, Rows) for verdict in known):
         return (
             call.everywhere(None)
-            if name in _FORGETTING
+            if name in FORGETTING
             else _asked(call, partial(travelling, rule=rule_of(call.operation)))
         )
     if name == "arange":

@@ -232,12 +232,8 @@ class Watch:
         self._check_reads([read for read in trace.reads if not read.allowed_because])
         if trace.num_examples == 1:  # a single example cannot be mixed
             return
-        overwritten = trace.overwritten
-        if overwritten is not None and overwritten.fault is Fault.MIXES:
-            raise mixes(overwritten)
-        for cause in (overwritten, doubt):
-            if cause is not None and str(cause)[:_LONGEST] not in self._tried:
-                self.note_tried(f"the backward pass: {cause}")
+        if doubt is not None and str(doubt)[:_LONGEST] not in self._tried:
+            self.note_tried(f"the backward pass: {doubt}")
         if proof is not None and proof.trace is not None:
             self._check_sizes(proof, proof.trace.and_then(trace))
 

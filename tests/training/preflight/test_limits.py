@@ -38,6 +38,10 @@ def weighted_where_chosen(labels: Tensor) -> Tensor:
     return ignoring(labels) * TABLE.gather(0, torch.where(labels == -100, 0, labels).view(-1))
 
 
+def weighted_where_something_else_says(labels: Tensor) -> Tensor:
+    return ignoring(labels) * TABLE[labels.masked_fill(torch.rand(4) < 0.5, 0)]
+
+
 def found(program: Callable[[Tensor], Tensor]) -> Limit:
     limits, labels = Limits(), torch.zeros(4, dtype=torch.long)
     limits.follow(0, labels)
@@ -51,7 +55,7 @@ def test_a_label_that_means_none_is_taken_where_only_the_loss_sees_it(program: C
     assert (found(program).ignored, found(program).is_index) == (-100, False)
 
 
-@pytest.mark.parametrize("program", [weighted, weighted_first, encoded])
+@pytest.mark.parametrize("program", [weighted, weighted_first, encoded, weighted_where_something_else_says])
 def test_a_label_that_also_indexes_a_table_never_means_none(program: Callable[[Tensor], Tensor]) -> None:
     assert found(program).is_index
 

@@ -17,7 +17,10 @@ from privet.isolation.call import argument_names, name_of
 
 _LEAF = "_privet_leaf"
 _CLEANED = "_privet_cleaned"  # on integers of which some were replaced, such as labels to ignore
-_REPLACING = frozenset(["where", "masked_fill"])
+_REPLACING = {"where": 0, "masked_fill": 1}  # the number of the argument that says where
+_ASKS = "_privet_asks"  # on truth values: the tensors of the batch that they were found in
+_ASKING = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
+_JOINING = frozenset(["bitwise_and", "bitwise_or", "bitwise_not", "logical_and", "logical_or", "logical_not"])
 # Operations that do not change integers.
 _SAME = frozenset(
     [
@@ -88,11 +91,18 @@ class Limits(TorchDispatchMode):
         name = name_of(func)
         if name in _SAME:
             leaves = [leaf for leaf in map(_leaf_of, args) if leaf is not None]
-            is_cleaned = name in _REPLACING or any(map(_is_cleaned, args))
+            # what is replaced elsewhere than numbers of the tensor say leaves labels to ignore where they are
+            is_cleaned = bool(leaves) and name in _REPLACING and leaves[0] in _asks(args[_REPLACING[name]])
+            is_cleaned = is_cleaned or any(map(_is_cleaned, args))
             for out in [result] if isinstance(result, Tensor) else result:
                 if leaves and isinstance(out, Tensor) and not out.is_floating_point():
                     setattr(out, _LEAF, leaves[0])
                     setattr(out, _CLEANED, is_cleaned)
+                if isinstance(out, Tensor) and out.dtype is torch.bool:
+                    setattr(out, _ASKS, frozenset().union(*map(_asks, args)))
+        elif name in _ASKING or name in _JOINING:
+            given = [frozenset([leaf]) for leaf in map(_leaf_of, args) if leaf is not None]
+            setattr(result, _ASKS, frozenset().union(*map(_asks, args), *given))
         else:
             self._note(name, func, args, kwargs)
         return result
@@ -126,6 +136,11 @@ class Limits(TorchDispatchMode):
 
 def _is_cleaned(value: Any) -> bool:
     return isinstance(value, Tensor) and getattr(value, _CLEANED, False)
+
+
+def _asks(value: Any) -> frozenset[int]:
+    found: frozenset[int] = getattr(value, _ASKS, frozenset())
+    return found
 
 
 def _leaf_of(value: Any) -> int | None:
