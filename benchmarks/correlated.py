@@ -4,8 +4,8 @@
     python -m benchmarks.correlated --models lora --scale tiny --device cpu --rounds 4
 
 All kinds of noise train the same network on the same batches in a fixed order, each in a session of its own, and take
-turns step by step. ``banded`` keeps the noise of earlier steps, ``inverse`` makes earlier draws again, ``inverse_kept``
-keeps them.
+turns step by step. ``banded`` keeps the noise of earlier steps. ``inverse`` keeps earlier draws, as the default is for
+small vectors; ``inverse_again`` makes them again, as the default is for large ones.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import click
 import torch
@@ -29,9 +30,11 @@ from benchmarks.models import Scale, losses_of
 from benchmarks.names import pick
 from benchmarks.pairs import now
 from benchmarks.public import CASES, Case
+from privet.mechanism import correlated_noise
 from privet.mechanism.noise import Noise
 
 PLAIN = "independent"
+AGAIN = "inverse_again"
 _WARM_UP = 8
 
 
@@ -43,10 +46,7 @@ def kinds(bands: int, steps: int) -> dict[str, Noise]:
         "banded": pv.noise.BandedGaussian.square_root(bands=bands).with_multiplier(1.0),
         "inverse": inverse.with_multiplier(1.0),
     }
-    kept = pv.noise.BandedInverseGaussian(
-        coefficients=inverse.coefficients, batches=inverse.batches, epochs=inverse.epochs, keeps_past=True
-    )
-    found["inverse_kept"] = kept.with_multiplier(1.0)
+    found[AGAIN] = found["inverse"]
     return found
 
 
@@ -90,7 +90,9 @@ def measure(case: Case, scale: Scale, device: torch.device, *, bands: int, round
     with ExitStack() as stack, case.precision.applied() if device.type == "cuda" else Precision.FP32.applied():
         walks: dict[str, tuple[Iterator[Any], Any]] = {}
         for name, noise in kinds(bands, steps).items():
-            session, losses, coordinates = run_of(noise, case, scale, device, bands, steps)
+            freely_kept = 0 if name == AGAIN else correlated_noise.FREELY_KEPT
+            with patch.object(correlated_noise, "FREELY_KEPT", freely_kept):
+                session, losses, coordinates = run_of(noise, case, scale, device, bands, steps)
             stack.enter_context(session)
             walks[name] = iter(session.steps()), losses
             times[name] = []

@@ -13,7 +13,8 @@ import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,6 +47,27 @@ class Task:
             return self.train
         place = self.table.header.index(self.table.person)
         return list({row[place]: row for row in reversed(self.train)}.values())
+
+    @cached_property
+    def encoded(self) -> tuple[Array, Array, Array, list[float]]:
+        """Features in [0, 1] of training (one record of a person) and test, and the targets with their range."""
+        return _encoded(self)
+
+
+class _Batches(torch.utils.data.Dataset[Any]):
+    """Records that are read as whole batches: the same draws as one by one, without a call for each record."""
+
+    def __init__(self, *parts: torch.Tensor) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return len(self._parts[0])
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, ...]:
+        return tuple(part[place] for part in self._parts)
+
+    def __getitems__(self, places: Sequence[int]) -> Sequence[tuple[torch.Tensor, ...]]:
+        return [tuple(part[list(places)] for part in self._parts)] if len(places) else []
 
 
 class Learner(Protocol):
@@ -97,8 +119,7 @@ class Privet:
         return found.columns[task.table.target] if task.table.is_regression else found.probabilities
 
 
-def encoded(task: Task) -> tuple[Array, Array, Array, list[float]]:
-    """Return features in [0, 1] of training (one record of a person) and test, and the targets with their scale."""
+def _encoded(task: Task) -> tuple[Array, Array, Array, list[float]]:
     from privet.datasets.own.own_table import load_declared_table
 
     with tempfile.TemporaryDirectory() as name:
@@ -133,7 +154,7 @@ class Opacus:
     def answer(self, task: Task, folder: Path) -> Array:
         from opacus import PrivacyEngine
 
-        train, test, labels, (low, high) = encoded(task)
+        train, test, labels, (low, high) = task.encoded
         torch.manual_seed(task.seed)
         outputs = 1 if task.table.is_regression else int(max(labels.max(), 1)) + 1
         layers = [nn.Linear(train.shape[1], outputs)]
@@ -141,10 +162,10 @@ class Opacus:
             layers = [nn.Linear(train.shape[1], self.hidden), nn.ReLU(), nn.Linear(self.hidden, outputs)]
         model = nn.Sequential(*layers)
         goal = torch.from_numpy((labels - low) / (high - low) * 2 - 1 if task.table.is_regression else labels)
-        records = torch.utils.data.TensorDataset(torch.from_numpy(train), goal)
+        records = _Batches(torch.from_numpy(train), goal)
         size = min(1_024, max(32, len(train) // 20))
         epochs = 20 if len(train) < 5_000 else 8
-        loader = torch.utils.data.DataLoader(records, batch_size=size)
+        loader = torch.utils.data.DataLoader(records, batch_size=size, collate_fn=itemgetter(0))
         noise = _noise(task.epsilon, task.delta, 1 / len(loader), epochs * len(loader))
         optimizer = torch.optim.SGD(model.parameters(), lr=self.rate, momentum=0.9)
         model, optimizer, loader = PrivacyEngine().make_private(
@@ -176,7 +197,7 @@ class Diffprivlib:
     def answer(self, task: Task, folder: Path) -> Array:
         from diffprivlib import models
 
-        train, test, labels, (low, high) = encoded(task)
+        train, test, labels, (low, high) = task.encoded
         if task.table.is_regression:
             size = train.shape[1]
             learner = models.LinearRegression(
@@ -245,7 +266,7 @@ class Constant:
     """The class shares, or the mean, of the training records. Not private: what a model must beat."""
 
     def answer(self, task: Task, folder: Path) -> Array:
-        _, test, labels, _ = encoded(task)
+        _, test, labels, _ = task.encoded
         if task.table.is_regression:
             return np.full(len(test), float(labels.mean()))
         return np.tile(np.bincount(labels, minlength=int(labels.max()) + 1) / len(labels), (len(test), 1))

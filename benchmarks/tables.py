@@ -87,12 +87,13 @@ def run(tables: str, learners: str, seeds: str, epsilons: str, minutes: float) -
         table = TABLES[name]()
         for seed in range(int(first), int(last or first) + 1):
             for epsilon in map(float, epsilons.split(",")):
+                task = _task(table, epsilon, seed)
                 for learner in _wanted(name, epsilon, seed, learners.split(",")):
                     if (name, epsilon, seed, learner) in done:
                         continue
                     if time.monotonic() > ends:
                         return
-                    _run_one(name, table, epsilon, seed, learner)
+                    _run_one(name, task, learner)
 
 
 def _wanted(table: str, epsilon: float, seed: int, learners: list[str]) -> Iterator[str]:
@@ -119,20 +120,23 @@ def _best_rates(found: list[dict[str, Any]], table: str, epsilon: float, family:
     return best
 
 
-def _run_one(name: str, table: BenchTable, epsilon: float, seed: int, learner: str) -> None:
+def _task(table: BenchTable, epsilon: float, seed: int) -> Task:
     from privet.runs.recipes.own_data_defaults import default_delta
 
     train, test = table.split(seed)
     size = float(f"{len(train):.2g}")  # what an owner would declare: a round number
-    task = Task(
+    return Task(
         table=table, train=train, test=test, epsilon=epsilon, delta=default_delta(int(table.num_persons or size)),
         train_size=int(size), seed=seed,
     )  # fmt: skip
+
+
+def _run_one(name: str, task: Task, learner: str) -> None:
     began = time.monotonic()
-    row: dict[str, Any] = {"table": name, "epsilon": epsilon, "seed": seed, "learner": learner}
+    row: dict[str, Any] = {"table": name, "epsilon": task.epsilon, "seed": task.seed, "learner": learner}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            row |= figures(table, test, LEARNERS[learner].answer(task, Path(folder)))
+            row |= figures(task.table, task.test, LEARNERS[learner].answer(task, Path(folder)))
         except (ValueError, NotImplementedError, TypeError, RuntimeError) as error:
             if learner == "privet":
                 raise

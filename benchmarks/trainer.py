@@ -138,9 +138,10 @@ def _train_in_own_loop(job: Job, device: torch.device, pause: Pause) -> None:
 
     def losses(texts: Tensor) -> Tensor:
         with torch.autocast(device.type, dtype=torch.bfloat16):
-            logits = model(input_ids=texts).logits[:, :-1].float()
-        each = nn.functional.cross_entropy(logits.movedim(-1, 1), texts[:, 1:], reduction="none")
-        return each.mean(1)
+            logits = model(input_ids=texts).logits.float()
+        following = nn.functional.pad(texts[:, 1:], (0, 1), value=-100)
+        each = nn.functional.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none")
+        return each.view_as(texts).sum(1) / (texts.shape[1] - 1)
 
     performance = pv.Performance(physical_batch_size=job.physical)
     data = torch.utils.data.TensorDataset(rows)

@@ -15,6 +15,8 @@ from typing import SupportsFloat
 
 from privet.errors import ArgumentError
 
+_MISSING = frozenset({"", "nan", "nat", "none", "null", "na", "n/a", "<na>"})
+
 
 def number(name: str, value: object) -> float:
     """Return ``value`` as a float; refuse booleans, strings, None, NaN and other values that are no real number."""
@@ -82,6 +84,11 @@ def fields(piece: object, check: Callable[[str, object], object], *names: str) -
     """Check the named fields of a frozen dataclass, and store what the check returns."""
     for name in names:
         object.__setattr__(piece, name, check(name, getattr(piece, name)))
+
+
+def is_missing(word: str) -> bool:
+    """Whether a text is how programs write a name that is missing."""
+    return word.strip().lower() in _MISSING
 
 
 def near(word: object, known: Iterable[str]) -> str | None:

@@ -55,7 +55,7 @@ class Unit(Enum):
 
 
 class Release(Enum):
-    """What an attacker is assumed to see.
+    """The view that an attacker is assumed to have.
 
     EVERY_ITERATE: the model after each step (and so every checkpoint).
     LAST_ITERATE: only the final model; intermediate models must never leave the training machine.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from privet.cli.train_own_data import _names_persons
+from privet.datasets.header_hints import names_persons
 from tests.cli.conftest import FEW_STEPS, SCHEMA, Ask
 
 
@@ -334,6 +334,23 @@ def test_the_number_of_persons_is_declared_and_never_counted(ask: Ask, own: Path
     assert "goes with --person" in alone.err
 
 
+def test_the_column_of_persons_is_neither_learned_from_nor_predicted(ask: Ask, own: Path) -> None:
+    (own / "my.csv").write_text(visits(per_patient=2))
+    for name in ("age", "income"):
+        found = ask("train", "my.csv", *TO_PROTECT, "--person", name, "--persons", "100")
+        assert found.code == 2
+        assert "Remove it from the schema" in " ".join(found.err.split())
+
+
+def test_no_records_of_a_person_is_refused_and_not_taken_for_the_default(ask: Ask, own: Path) -> None:
+    (own / "my.csv").write_text(visits(per_patient=2))
+    options = ("--person", "patient", "--persons", "100", "--records-per-person", "0")
+    found = ask("train", "my.csv", *TO_PROTECT, *options)
+    assert found.code != 0
+    assert "max_records" in found.err
+    assert not (own / "runs").exists()
+
+
 @pytest.mark.parametrize("name", ["patient_id", "ID", "customerNumber", "mrn", "Person", "user_key"])
 def test_a_table_that_seems_to_name_persons_asks_what_a_record_is_before_it_reads_one(
     ask: Ask, own: Path, name: str
@@ -357,19 +374,28 @@ def test_one_record_per_person_is_declared_by_a_word_and_protects_persons(ask: A
 
 @pytest.mark.parametrize("name", ["age_number", "humid", "paid", "code", "inpatient_days", "row"])
 def test_other_columns_are_not_taken_for_names_of_persons(name: str) -> None:
-    assert not _names_persons(name)
+    assert not names_persons(name)
 
 
 def test_a_schema_to_complete_is_written_from_the_header_alone(ask: Ask, own: Path) -> None:
     (own / "my.csv").write_text("patient_id,admitted,ward,level,ill\nsecret,secret,secret,secret,secret\n")
     found = ask("schema", "my.csv", "--target", "ill", "--person", "patient_id", "-o", "made.toml")
     assert found.code == 0, found.err
+    assert "--target ill --person patient_id --persons NUMBER" in " ".join(found.err.split())
     text = (own / "made.toml").read_text()
     assert "secret" not in text
     assert "patient_id" not in text
     assert '{ name = "admitted", dates = "%Y-%m-%d", earliest = "?", latest = "?" }' in text
     assert '{ name = "ward", categories = ["?", "?"] }' in text
     assert '{ name = "level", low = ?, high = ? }' in text
+
+
+def test_a_schema_to_complete_declares_no_column_that_names_records_or_persons(ask: Ask, own: Path) -> None:
+    (own / "my.csv").write_text("stay_id,patientNumber,age,ill\n1,2,3,no\n")
+    found = ask("schema", "my.csv", "--target", "ill")
+    assert found.code == 0, found.err
+    assert '# left out, because it seems to name records or persons: "stay_id"' in found.out
+    assert found.out.count("{ name =") == 2
 
 
 def test_a_schema_of_public_records_is_complete_but_for_the_size(ask: Ask, own: Path) -> None:

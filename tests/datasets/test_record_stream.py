@@ -3,9 +3,7 @@ from __future__ import annotations
 import copy
 import os
 import stat
-import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import privet as pv
 from privet.datasets import RecordStream
 from privet.datasets.item_bytes import from_bytes, to_bytes
 from privet.errors import ArgumentError, DataError
+from scripts.stream_memory import memory_of_a_run
 
 ITEMS: list[Any] = [
     torch.arange(6.0).reshape(2, 3),
@@ -187,58 +186,6 @@ def test_persons_own_records_of_a_stream(tmp_path: Path) -> None:
     records = pv.PersonRecords(dataset=stream, person_of="who")
     assert records.owners.num_persons == 3
     assert list(records[0]) == ["x"]
-
-
-PROGRAM = textwrap.dedent(
-    """
-    import os, resource, signal, sys
-    import numpy as np, torch
-    import privet as pv
-    from privet.datasets import RecordStream
-
-    size, batches, folder, dies = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-
-    def records():
-        rng = np.random.default_rng(0)
-        for _ in range(size):
-            x = torch.from_numpy(rng.standard_normal(16, dtype=np.float32))
-            yield x, int(x[0] > 0)
-
-    stream = RecordStream.stored(records(), folder=folder + "/stream")
-    plan = pv.Plan(
-        sampling=pv.sampling.BallsInBins(batches=batches, epochs=2, expected_batch_size=size / batches),
-        clipping=pv.Threshold(norm=1.0), noise=pv.Gaussian(noise_multiplier=1.0), delta=1e-7,
-        adjacency=pv.Adjacency.ADD_REMOVE, unit=pv.Unit.RECORD,
-    )
-    model = torch.nn.Linear(16, 2)
-    session = pv.privatize(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), stream, plan, folder=folder + "/run",
-        performance=pv.Performance(physical_batch_size=256),
-    )
-    with session:
-        for step in session.steps():
-            step.accumulate(lambda x, y: torch.nn.functional.cross_entropy(model(x), y, reduction="none"))
-            step.update()
-            if dies and step.index == batches // 2:
-                print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
-                os.kill(os.getpid(), signal.SIGKILL)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    print(session.ledger.charged_rounds)
-    """
-)
-
-
-def memory_of_a_run(size: int, batches: int, folder: Path) -> tuple[int, int]:
-    """Return the largest memory of a run that is killed and resumed, in KiB, and its charged rounds."""
-    folder.mkdir()
-    run = [sys.executable, "-c", PROGRAM, str(size), str(batches), str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-    killed = subprocess.run([*run, "1"], capture_output=True, text=True, env=environment, check=False)
-    assert killed.returncode == -9, killed.stderr[-2000:]
-    resumed = subprocess.run([*run, "0"], capture_output=True, text=True, env=environment, check=False)
-    assert resumed.returncode == 0, resumed.stderr[-2000:]
-    most, rounds = resumed.stdout.split()
-    return max(int(killed.stdout.split()[-1]), int(most)), int(rounds)
 
 
 @pytest.mark.slow

@@ -71,3 +71,32 @@ def test_neighbouring_tables_give_equal_folders_messages_and_exit_codes(
     assert first[:3] == second[:3]
     for name in ("model.safetensors", "plan.json"):
         assert first[3][name] == second[3][name]
+
+
+def test_neighbouring_tables_go_the_whole_way_to_an_exported_model_alike(ask: Ask, tmp_path: Path) -> None:  # noqa: F811
+    changed = [*RECORDS[:7], NEIGHBOURS["nothing that fits"] or "", *RECORDS[8:]]
+    found = []
+    for name, trained, held in (("one", RECORDS, RECORDS), ("two", changed, RECORDS), ("three", RECORDS, changed)):
+        folder = tmp_path / name
+        folder.mkdir()
+        for file, records in (("my.csv", trained), ("held.csv", held)):
+            header = "patient_id,age,severity,admitted,town,ill,days,visits"
+            (folder / file).write_text("\n".join([header, *records]) + "\n")
+        (folder / "schema.toml").write_text(SCHEMA)
+        asked = [
+            ask(
+                "train", folder / "my.csv", "--target", "ill", "--schema", folder / "schema.toml", "--epsilon", "3",
+                "--person", "patient_id", "--persons", "120", "-o", folder / "run", "--test", folder / "held.csv",
+                "--evaluate-epsilon", "0.5", "--set", "privacy.sampling.sampling.steps=2",
+                "--set", "training.device=cpu",
+            ),
+            ask("certify", folder / "run"),
+            ask("account", folder / "run"),
+            ask("export", folder / "run", "-o", folder / "served"),
+        ]  # fmt: skip
+        hashes = re.compile(r"\b[0-9a-f]{64}\b")
+        said = [hashes.sub("HASH", one.out.replace(str(folder), "FOLDER")) for one in asked[1:]]
+        sizes = {key: files_of(folder)[key] for key in ("run/model.safetensors", "run/plan.json", "served/predict.py")}
+        found.append(([one.code for one in asked], said, sorted(files_of(folder)), sizes))
+    assert found[0][0] == [0, 0, 0, 0], found[0][1]
+    assert found[0] == found[1] == found[2]

@@ -171,8 +171,9 @@ def test_supervised_fine_tuning_ends_with_the_weights_of_the_own_loop(tmp_path: 
             model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits,
             batch["labels"],
         )
-        each = nn.functional.cross_entropy(logits[:, :-1].movedim(-1, 1), labels[:, 1:], reduction="none")
-        counted = (labels[:, 1:] != -100).to(each.dtype)
+        labels = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+        each = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+        counted = (labels != -100).to(each.dtype)
         return (each * counted).sum(1) / counted.sum(1).clamp(min=1)
 
     trained_by_hand(by_hand, items, run(), losses=losses, collate=collate)

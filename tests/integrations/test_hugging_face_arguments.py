@@ -13,8 +13,9 @@ import transformers
 import trl
 from transformers import EarlyStoppingCallback, Trainer
 
+import datasets
 import privet as pv
-from privet.errors import ArgumentError, LoopError, UnsupportedModel
+from privet.errors import ArgumentError, DataError, LoopError, UnsupportedModel
 from privet.integrations import Evaluation, PrivateTrainer, PrivateTraining
 from privet.integrations.hugging_face.arguments import TABLES, governed, performance_of, treatments
 from privet.integrations.stepping import LogicalSteps, StepOptimizer
@@ -120,6 +121,20 @@ def test_the_arguments_of_the_user_stay_as_they_are_and_the_run_has_those_of_the
     assert governed(args, run()).to_dict() == args.to_dict()
 
 
+def test_a_precision_that_came_by_the_environment_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = PrivateTrainer(model=decoder(), args=arguments(tmp_path), train_dataset=texts(), private=run())
+    monkeypatch.setattr(trainer.accelerator.state, "_mixed_precision", "fp16")  # as `accelerate launch` may set it
+    with pytest.raises(ArgumentError, match="mixed_precision='fp16'"):
+        trainer.train()
+
+
+def test_a_stream_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    stream = datasets.Dataset.from_list(texts()).to_iterable_dataset().map(dict)
+    trainer = PrivateTrainer(model=decoder(), args=arguments(tmp_path), train_dataset=stream, private=run())
+    with pytest.raises(DataError, match=r"RecordStream\.stored"):
+        trainer.train()
+
+
 def test_what_has_no_effect_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="privet"):
         governed(arguments(tmp_path, dataloader_drop_last=True), run())
@@ -155,8 +170,9 @@ def test_the_training_data_are_no_evaluation_data(tmp_path: Path) -> None:
     trainer = PrivateTrainer(
         model=decoder(), args=arguments(tmp_path), train_dataset=data, eval_dataset=data, private=run()
     )
-    with pytest.raises(ArgumentError, match="exact loss is not private"):
-        trainer.evaluate()
+    for ask in (trainer.evaluate, lambda: trainer.predict(data)):
+        with pytest.raises(ArgumentError, match="exact loss is not private"):
+            ask()
 
 
 def test_a_loader_of_another_make_and_a_search_are_refused(tmp_path: Path) -> None:
@@ -212,6 +228,32 @@ def test_a_loss_of_a_users_own_is_never_passed_over() -> None:
         private_kind = type("Private", (PrivateTraining, kind), {})
         with pytest.raises(UnsupportedModel, match=word):
             private_kind(model=decoder(), train_dataset=texts(), private=run())
+
+
+def test_a_loss_that_replaced_the_trainers_own_is_never_passed_over(tmp_path: Path) -> None:
+    trainer = PrivateTrainer(model=decoder(), args=arguments(tmp_path), train_dataset=texts(), private=run())
+    trainer.compute_loss = lambda *given, **named: torch.zeros(())
+    with pytest.raises(UnsupportedModel, match="compute_losses"):
+        trainer.train()
+
+
+def test_a_loader_or_a_sampler_of_a_users_own_is_never_passed_over() -> None:
+    def make(self: Any, *given: Any) -> Any:
+        return torch.utils.data.DataLoader(texts(), batch_size=4)
+
+    for name in ("get_train_dataloader", "_get_train_sampler", "get_batch_samples"):
+        own = type("Own", (Trainer,), {name: make})
+        for kind in (type("Private", (PrivateTraining, own), {}), type("Derived", (PrivateTrainer,), {name: make})):
+            with pytest.raises(UnsupportedModel, match="the plan draws the batches"):
+                kind(model=decoder(), train_dataset=texts(), private=run())
+
+
+def test_a_model_with_reentrant_checkpoints_is_refused_by_name(tmp_path: Path) -> None:
+    model = decoder()
+    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": True})
+    trainer = PrivateTrainer(model=model, args=arguments(tmp_path), train_dataset=texts(), private=run())
+    with pytest.raises(UnsupportedModel, match="re-entrant"):
+        trainer.train()
 
 
 def test_a_loss_function_must_return_one_loss_per_example(tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def test_the_loss_of_an_example_does_not_depend_on_the_tokens_of_others(tmp_path
 
 def test_steps_are_handed_out_inside_a_run_only(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, decoder())
-    with pytest.raises(LoopError, match=r"inside trainer\.train"):
+    with pytest.raises(LoopError, match=r"inside train\(\)"):
         list(trainer.get_train_dataloader())
     with pytest.raises(LoopError, match="Nothing was trained"):
         trainer.guarantee()

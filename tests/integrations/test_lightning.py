@@ -136,6 +136,83 @@ def test_an_error_closes_the_session_and_its_rounds_stay_charged(tmp_path: Path)
         trainer(tmp_path).fit(job, steps())
 
 
+@pytest.mark.parametrize(
+    ("interval", "frequency", "rate"),
+    [("step", 1, 0.5 * 0.9**20), ("step", 4, 0.5 * 0.9**4), ("epoch", 1, 0.5 * 0.9**2), ("epoch", 2, 0.5 * 0.9)],
+)
+def test_schedules_go_on_as_lightning_lets_them_and_a_resumed_fit_finds_them_again(
+    tmp_path: Path, interval: str, frequency: int, rate: float
+) -> None:
+    class Scheduled(Job):
+        stepped = 0
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
+            schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
+            return [optimizer], [{"scheduler": schedule, "interval": interval, "frequency": frequency}]
+
+        def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+            self.stepped += 1
+            super().lr_scheduler_step(scheduler, metric)
+
+        def on_train_epoch_end(self) -> None:
+            pass  # as users write it, without super()
+
+    class Stop(lightning.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            trainer.should_stop = trainer.should_stop or trainer.global_step == 13
+
+    whole, fit = Scheduled(), trainer(tmp_path)
+    fit.fit(whole, steps())
+    assert fit.optimizers[0].param_groups[0]["lr"] == pytest.approx(rate)
+    assert 0.5 * 0.9**whole.stepped == pytest.approx(rate)
+    trainer(tmp_path, callbacks=[Stop()]).fit(Scheduled(), steps(folder=tmp_path / "run"))
+    resumed = trainer(tmp_path)
+    resumed.fit(Scheduled(), steps(folder=tmp_path / "run"))
+    assert resumed.optimizers[0].param_groups[0]["lr"] == pytest.approx(rate)
+
+
+def test_a_rate_that_falls_by_public_evaluations_is_stepped_by_its_user(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Falling(Job):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
+            schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0, factor=0.5)
+            return [optimizer], [schedule]
+
+        def on_validation_epoch_end(self) -> None:
+            self.lr_schedulers().step(self.trainer.callback_metrics["val_loss"])
+
+    fit = trainer(tmp_path, num_sanity_val_steps=0)
+    fit.fit(Falling(), steps(evaluation=Evaluation.PUBLIC, plan=plan(epochs=3)), DataLoader(data(8), batch_size=8))
+    assert fit.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.5 * 0.5**3)
+    assert "leaves ReduceLROnPlateau to you" in caplog.text
+    with pytest.raises(ArgumentError, match="ReduceLROnPlateau decides"):
+        trainer(tmp_path).fit(Falling(), steps(), DataLoader(data(8), batch_size=8))
+
+
+@pytest.mark.parametrize("name", ["optimizer_step", "configure_gradient_clipping", "on_after_backward"])
+def test_a_hook_that_would_not_be_called_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    kind = type("Hooked", (Job,), {name: lambda self, *given, **named: None})
+    with pytest.raises(ArgumentError, match=f"Hooked writes {name}"):
+        trainer(tmp_path).fit(kind(), steps())
+
+
+def test_a_compiled_module_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="was compiled"):
+        trainer(tmp_path).fit(torch.compile(Job()), steps())
+
+
+def test_a_search_for_a_rate_gets_no_steps(tmp_path: Path) -> None:
+    search = lightning.pytorch.callbacks.LearningRateFinder(num_training_steps=3)
+    job = Job()
+    job.lr = 0.1  # type: ignore[assignment]
+    with pytest.raises(LoopError, match="search for a learning rate"):
+        trainer(tmp_path, callbacks=[search]).fit(job, steps())
+    assert job.session is None
+
+
 def test_nothing_private_reaches_a_logger(tmp_path: Path) -> None:
     class Logging(Job):
         def compute_losses(self, batch: Any) -> Any:
@@ -199,6 +276,7 @@ def test_weights_that_something_else_changes_are_noticed(tmp_path: Path) -> None
 SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "clipping": ({"gradient_clip_val": 1.0}, MisconfigurationException, "gradient clipping"),
     "accumulation": ({"accumulate_grad_batches": 2}, MisconfigurationException, "gradient accumulation"),
+    "loaders made anew": ({"reload_dataloaders_every_n_epochs": 1}, ArgumentError, "reload_dataloaders"),
     "fewer batches": ({"limit_train_batches": 3}, ArgumentError, "limit_train_batches"),
     "overfitting": ({"overfit_batches": 2}, ArgumentError, "overfit_batches"),
     "a strategy that wraps": ({"strategy": "ddp", "devices": 1}, ArgumentError, "DDPStrategy"),

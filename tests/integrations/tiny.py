@@ -86,9 +86,10 @@ def arguments(output: Path, kind: Any = transformers.TrainingArguments, **settin
 
 def own_losses(model: Any, batch: Any) -> torch.Tensor:
     """Return the loss of each text, as a user of privet's own loop writes it."""
-    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
-    logits, labels = logits.to(torch.promote_types(logits.dtype, torch.float32)), batch["labels"][:, 1:]
-    each = torch.nn.functional.cross_entropy(logits.movedim(-1, 1), labels, reduction="none", ignore_index=-100)
+    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
+    labels = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)  # each token foretells the next
+    each = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="none").view_as(labels)
     counted = (labels != -100).to(each.dtype)
     return (each * counted).sum(1) / counted.sum(1).clamp(min=1)
 

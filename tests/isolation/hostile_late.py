@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.isolation.hostile import (
@@ -187,6 +187,21 @@ def computed_again_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
         return torch.tanh(h.detach() * (-(largest - LARGE).relu()).exp() + (h - h.detach()) if is_again else h)
 
     h: Any = torch.utils.checkpoint.checkpoint(part, scene.model[0](x), use_reentrant=False)
+    return 30 * functional.cross_entropy(scene.model[2](h), y, reduction="none")
+
+
+@hostile()
+def computed_again_with_other_weights_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    calls: list[int] = []
+    largest, weight = x.detach().amax(), scene.model[0].weight
+    other = nn.Parameter(weight.detach() * (-(largest - LARGE).relu()).exp())
+
+    def part(h: Tensor) -> Tensor:
+        calls.append(1)
+        is_again = is_late(scene) and len(calls) > 1
+        return torch.tanh(functional.linear(h, other if is_again else weight, scene.model[0].bias))
+
+    h: Any = torch.utils.checkpoint.checkpoint(part, x, use_reentrant=False)
     return 30 * functional.cross_entropy(scene.model[2](h), y, reduction="none")
 
 

@@ -18,10 +18,14 @@ from privet.training.performance import Performance
 from privet.training.session import Step
 from privet.training.start import privatize
 from tests.isolation.hostile import HOSTILE, LARGE, LAST, LATE, NUM_RECORDS, Hostile
+from tests.isolation.hostile_backward import BACKWARD
 from tests.isolation.hostile_doors import DOORS
+from tests.isolation.hostile_draws import DRAWS
+from tests.isolation.hostile_kinds import KINDS
 from tests.isolation.hostile_late import LATELY
 from tests.isolation.hostile_operations import OPERATIONS
 from tests.isolation.hostile_places import PLACES
+from tests.isolation.hostile_wider import WIDER
 from tests.isolation.mixer import CLASSES, WIDTH, Scene, network
 from tests.training.tools import full_batch
 
@@ -57,7 +61,7 @@ def measured_after_the_losses(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 def cases() -> list[Any]:
     found = []
     for program, way in itertools.product(HOSTILE, (walked, accumulated)):
-        if program in (*OPERATIONS, *PLACES) and way is accumulated:
+        if program in (*OPERATIONS, *PLACES, *WIDER, *KINDS, *DRAWS) and way is accumulated:
             continue  # experiments come first there, and the rules are not asked
         found.append(pytest.param(program, way, id=f"{program.name}-{way.__name__}"))
     return found
@@ -110,8 +114,15 @@ def test_there_are_many_different_hostile_programs() -> None:
     assert len(LATELY) >= 20
     assert len(DOORS) >= 27
     assert len(PLACES) >= 30
+    assert len(WIDER) >= 20
+    assert len(KINDS) >= 25
+    assert len(DRAWS) >= 30
+    assert len(BACKWARD) >= 20
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Full backward hook is firing", "ignore:Anomaly Detection", "ignore:.torch.jit.script"
+)
 @pytest.mark.parametrize(("program", "way"), cases())
 def test_a_program_that_is_called_proven_moves_the_sum_at_most_the_bound_for_one_record(
     program: Hostile, way: Callable[[Step, Losses], None]

@@ -105,6 +105,34 @@ def test_code_for_the_backward_pass_is_followed() -> None:
     assert "mixes the examples" in found.doubts[0]
 
 
+class Divided(Doubled):
+    """A function whose gradient depends on how many rows there are."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] / len(grads[0])
+
+
+def hooked(hook: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def program(x: Tensor) -> Tensor:
+        h = MODEL(x)
+        h.register_hook(hook)
+        return (h**2).squeeze(1)
+
+    return program
+
+
+def test_code_for_the_backward_pass_is_compared_at_two_sizes() -> None:
+    assert "how many examples" in prove(lambda x: losses(Divided.apply(MODEL(x) + x)), rows()).doubts[0]
+    assert "how many examples" in prove(hooked(lambda grad: grad / len(grad)), rows()).doubts[0]
+
+
+def test_a_hook_is_followed() -> None:
+    assert prove(hooked(lambda grad: grad * 0.5), rows()).is_proven
+    assert "mixes the examples" in prove(hooked(lambda grad: grad - grad.mean(0)), rows()).doubts[0]
+    assert "reads numbers" in prove(hooked(lambda grad: grad * float(grad.numpy().max())), rows()).doubts[0]
+
+
 def test_no_gradients_are_left_behind() -> None:
     prove(lambda x: losses(Doubled.apply(MODEL(x) + x)), rows())
     assert all(parameter.grad is None for parameter in MODEL.parameters())

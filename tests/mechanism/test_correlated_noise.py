@@ -14,7 +14,13 @@ from torch import Tensor
 
 from privet.errors import ArgumentError, CheckpointError, LoopError, PlanError
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.correlated_noise import BandedGaussian, BandedInverseGaussian, CorrelatedNoise
+from privet.mechanism.correlated_noise import (
+    FREELY_KEPT,
+    BandedGaussian,
+    BandedInverseGaussian,
+    BandedInverseGaussianRun,
+    CorrelatedNoise,
+)
 from privet.mechanism.cyclic_poisson import CyclicPoisson
 from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.layout import Layout
@@ -129,19 +135,29 @@ def test_noise_made_again_from_its_numbers_is_the_noise_kept_in_memory_bit_for_b
     source: Source, dtype: torch.dtype
 ) -> None:
     found: list[list[Tensor]] = []
-    for keeps in (True, False):
+    bytes_kept = 3 * 300_001 * dtype.itemsize
+    for keeps, freely in ((True, 0), (False, 0), (False, bytes_kept - 1), (False, bytes_kept)):
         piece = BandedInverseGaussian(
             coefficients=(1.0, -0.5, -0.125, -0.0625), batches=6, epochs=4, keeps_past=keeps, noise_multiplier=0.9
         )
-        run, stream = piece.start(one_layer(300_001), has_mask=False), source(6)
+        run = BandedInverseGaussianRun(noise=piece, layout=one_layer(300_001), freely_kept=freely)
+        stream = source(6)
         rows = []
         for number in range(8):
             if number == 5:
                 run.restart()
             rows.append(step(run, stream, torch.zeros(300_001, dtype=dtype)).flat)
+        assert len(run._kept) == (3 if keeps or freely == bytes_kept else 0)
         found.append(rows)
-    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    for kept, *others in zip(*found, strict=True):
+        assert all(torch.equal(kept, other) for other in others)
     assert not torch.equal(found[0][0], found[0][5])
+
+
+def test_a_run_keeps_the_draws_of_adapters_and_makes_those_of_a_large_model_again() -> None:
+    run = BandedInverseGaussian.square_root(bands=32, batches=32, epochs=3).start(one_layer(1), has_mask=False)
+    assert isinstance(run, BandedInverseGaussianRun)
+    assert 31 * 4 * 150_000 < run.freely_kept == FREELY_KEPT < 31 * 4 * 100_000_000
 
 
 @pytest.mark.parametrize("piece", [BANDED, INVERSE], ids=str)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,20 +95,59 @@ def test_with_one_record_each_nothing_is_chosen_and_persons_are_in_the_order_of_
     assert rng.bit_generator.state == before
 
 
-@pytest.mark.parametrize("missing", [None, "", "  ", float("nan"), np.float64("nan")])
+class NotAvailable:
+    """Compares as the missing value of pandas does."""
+
+    def __ne__(self, other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        None, "", "  ", float("nan"), np.float64("nan"), np.datetime64("NaT"), torch.tensor(torch.nan), np.array([]),
+        "nan", "NaN", "None", "NULL", "NA", "<NA>", b"", NotAvailable(),
+    ],
+    ids=str,
+)  # fmt: skip
 def test_a_record_without_a_name_is_refused(missing: object) -> None:
     with pytest.raises(DataError, match="names no person"):
         Owners.of(["a", missing])
 
 
-@pytest.mark.parametrize("several", [["a", "b"], ("a", "b"), {"a"}, np.array(["a", "b"])])
+@pytest.mark.parametrize("several", [["a", "b"], ("a", "b"), {"a"}, np.array(["a", "b"]), torch.tensor([1, 2])])
 def test_a_record_with_several_owners_is_refused_with_a_pointer(several: object) -> None:
     with pytest.raises(DataError, match=r"several owners.*docs/persons\.md"):
         Owners.of(["a", several])
 
 
 def test_equal_names_of_any_type_are_one_person() -> None:
-    assert Owners.of([np.int64(3), 3, np.float64(3.0)]).num_persons == 1
+    same: list[object] = [np.int64(3), 3, np.float64(3.0), torch.tensor(3), torch.tensor([3]), np.array(3)]
+    assert Owners.of(same).num_persons == 1
+    assert Owners.of(["p1", " p1 ", np.str_("p1")]).num_persons == 1
+
+
+@pytest.mark.parametrize("names", [[1, "1"], ["p1", b"p1"], [1.0, "p1"], [np.int64(1), np.str_("1")]])
+def test_names_of_two_types_are_refused_since_a_person_could_have_one_of_each(names: list[object]) -> None:
+    with pytest.raises(DataError, match="one person may have two names"):
+        Owners.of(names)
+
+
+@pytest.mark.parametrize("name", [2.0**53, -(2.0**60), np.float32(2**24), torch.tensor(2.0**24), np.float16(2048)])
+def test_numbers_that_may_have_been_rounded_together_name_nobody(name: object) -> None:
+    with pytest.raises(DataError, match="rounded"):
+        Owners.of([1.0, name])
+    assert Owners.of([2**53 + 1, 2**53]).num_persons == 2
+
+
+def test_what_cannot_be_compared_names_nobody() -> None:
+    with pytest.raises(DataError, match="cannot name a person"):
+        Owners.of([bytearray(b"x")])
 
 
 # ------------------------------------------------------------------------------------------------------- what it costs

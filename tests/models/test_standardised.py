@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from privet.errors import RecipeError
+from privet.models import MODELS
 from privet.models.model_sizes import STATISTICS_NORM
 from privet.models.standardised import StandardisedModel
 from privet.runs.recipes.own_data_defaults import Promise, table_recipe
@@ -92,3 +93,15 @@ def test_more_records_and_epsilon_raise_bounds_and_rates_and_more_classes_lower_
 def test_too_few_records_are_still_refused() -> None:
     with pytest.raises(RecipeError, match="no useful private model"):
         made(50, 1.0)
+
+
+def test_more_than_two_classes_get_the_model_whose_intercept_takes_less_of_a_clipped_gradient() -> None:
+    assert [made(2_000, 1.0, classes=number).model for number in (2, 3, 10)] == [
+        "table_linear", "table_classes", "table_classes",
+    ]  # fmt: skip
+    for number in (3, 10):
+        model = MODELS["table_classes"].build((4,), number)
+        model(torch.rand(5, 4)).sum().backward()
+        weights = model.get_parameter("linear.weight").grad
+        assert weights is not None
+        assert float(weights[0, 4]) == pytest.approx(5 / math.sqrt(number))

@@ -258,7 +258,7 @@ CLIPPING = (
     one(
         "mean-loss-taken-for-a-sum",
         "a scalar loss is accepted and shared out",
-        "gradients/engines/engine.py",
+        "gradients/engines/holding.py",
         "    if losses.dim() == 0:\n",
         "    if losses.dim() == 0:\n        losses = losses.expand(batch_size)\n    if losses.dim() == 0:\n",
         "tests/gradients/engines/test_refusals.py::test_losses_that_are_not_one_number_per_example_are_refused",
@@ -266,7 +266,7 @@ CLIPPING = (
     one(
         "losses-of-other-data-accepted",
         "losses computed from another loader's data are taken for the batch's",
-        "gradients/engines/engine.py",
+        "gradients/engines/holding.py",
         "    if not is_batch(losses):",
         "    if not losses.requires_grad:",
         "tests/gradients/engines/test_refusals.py::test_losses_of_data_from_elsewhere_are_refused",

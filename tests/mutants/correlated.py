@@ -66,6 +66,14 @@ CORRELATED = (
         "tests/training/test_correlated_runs.py::test_a_new_walk_is_a_new_mechanism_and_a_new_cycle",
     ),
     one(
+        "walks-alternate",
+        "the steps of two walks mix, so a record comes again within the bands",
+        "training/session.py",
+        "                if walk != self._num_walks:",
+        "                if walk > self._num_walks:",
+        "tests/training/test_correlated_runs.py::test_the_steps_of_two_walks_never_alternate",
+    ),
+    one(
         "inverse-bands-charged-once",
         "the draws ignore that the uses of several epochs add up",
         _SERIES,

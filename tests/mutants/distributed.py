@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import Mutant, one
+from tests.mutants.mutant import Edit, Mutant, one
 
 _ROOM = "training/distributed/"
 _SHARED = "tests/training/distributed/test_shared_runs.py"
 _SIZES = f"{_SHARED}::test_batches_of_all_sizes_train_as_one_process_does"
+_MANY_KEYS = f"{_SHARED}::test_inclusions_are_independent_over_ranks_and_noise_has_its_size"
 _REFUSED = f"{_SHARED}::test_ranks_that_differ_stop_with_the_same_words"
 
 DISTRIBUTED: tuple[Mutant, ...] = (
@@ -141,5 +142,57 @@ DISTRIBUTED: tuple[Mutant, ...] = (
         "        for indices in draw():\n",
         "        for indices in draw():\n            indices = indices[: len(indices) - self._ranks.size]\n",
         _SIZES,
+    ),
+    one(
+        "equal-draws-of-each-part",
+        "every rank draws from its own part of the data with one stream: a place is drawn on all of them or on none",
+        _ROOM + "drawing.py",
+        "            part, number = padded(indices, self._ranks.rank, self._ranks.size)\n",
+        "            length = 12 // self._ranks.size\n"
+        "            part = indices[indices < length] + length * self._ranks.rank\n            number = len(part)\n",
+        _MANY_KEYS,
+    ),
+    one(
+        "noise-of-each-rank-divided-by-their-number",
+        "every rank adds its share of the noise, from a stream of its own: the sum has too little",
+        _ROOM + "shared_step.py",
+        "        noisy = super().add_noise()\n",
+        "        before = self.clipped.flat.clone()\n        noisy = super().add_noise()\n"
+        "        self.clipped.flat.sub_(before).div_(self.ranks.size**0.5).add_(before)\n",
+        _MANY_KEYS,
+    ),
+    Mutant(
+        name="later-weights-not-compared",
+        breaks="ranks whose weights or optimizers differ after some steps go on to the end",
+        edits=(
+            Edit(
+                file=_ROOM + "shared_step.py",
+                old="        return {**facts, **state_facts(self.state)} if self.is_deep else facts\n",
+                new="        return facts\n",
+            ),
+            Edit(
+                file=_ROOM + "shared_run.py",
+                old='{"steps in the model": run.state.steps_taken, **state_facts(run.state)}',
+                new='{"steps in the model": run.state.steps_taken}',
+            ),
+        ),
+        killed_by=(f"{_REFUSED}[unequal changes]",),
+    ),
+    one(
+        "noise-not-compared",
+        "ranks release noisy sums that differ",
+        _ROOM + "shared_step.py",
+        '            facts["the noisy sum"] = sampled_digest(self.clipped.flat, key=self.key)\n',
+        "            pass\n",
+        f"{_REFUSED}[unequal noise]",
+    ),
+    one(
+        "unequal-physical-batches",
+        "ranks of a sharded model go through it unequally often, and some wait for ever",
+        _ROOM + "sharding.py",
+        'facts = {"physical_batch_size": performance.physical_batch_size} if gathers else {}',
+        "facts = {}",
+        "tests/training/distributed/test_sharded.py::test_what_cannot_be_sharded_is_refused_in_words"
+        "[unequal physical batches-RanksDisagree: .* differ in physical_batch_size: rank 0 has 3 and rank 1 has 4]",
     ),
 )

@@ -146,7 +146,7 @@ FORMATS = (
         "accepted-rounds-given-back",
         "what a lost copy spent is given back when the older one is accepted",
         "accounting/ledger/rollback.py",
-        "        ledger.abandon()  # a clean end would give back what was not run here\n",
+        "        ledger.abandon()  # a clean end would give back rounds that were not run here\n",
         "",
         _ROLLED + "test_what_accepting_charged_is_given_back_by_nobody",
     ),

@@ -274,6 +274,14 @@ ISOLATION = (
         _hostile("computed_again_late"),
     ),
     one(
+        "weights-may-be-others-when-computed-again",
+        "a checkpoint may compute with other weights in the backward pass",
+        "isolation/again.py",
+        "        place = leaf.untyped_storage()._cdata if isinstance(leaf, nn.Parameter) else leaf.data_ptr()",
+        "        place = 0 if isinstance(leaf, nn.Parameter) else leaf.data_ptr()",
+        _hostile("computed_again_with_other_weights_late"),
+    ),
+    one(
         "saved-tensors-may-change",
         "hooks on saved tensors may give other numbers to the backward pass",
         "isolation/again.py",
@@ -327,8 +335,8 @@ ISOLATION = (
         "experiments-of-a-given-up-step-forgotten",
         "a program is trained without the experiments that the program of a step before it failed",
         "training/preflight/preflight.py",
-        "            self.failures, self.next_step = (), 0\n",
-        "            self.failures = ()\n",
+        "        self.failures, self.next_step = (), 0\n",
+        "        self.failures = ()\n",
         "tests/training/preflight/test_later_programs.py::"
         "test_experiments_that_a_given_up_step_failed_are_made_with_the_program_of_the_next",
     ),

@@ -175,7 +175,7 @@ RECORDS: tuple[Mutant, ...] = (
         "several-records-of-a-person-unseen",
         "the noise of one record is promised to a person who has several",
         "datasets/own/declared_table.py",
-        "if persons is None or (all(persons) and len(set(persons)) == len(persons)):",
+        "if persons is None or not (any(map(checks.is_missing, persons)) or len(set(persons)) < len(persons)):",
         "if True:",
         _OWN_DATA + "::test_persons_with_several_records_are_not_promised_what_one_record_is",
     ),

@@ -20,7 +20,7 @@ TUNING: tuple[Mutant, ...] = (
         "broken-off-trials-for-free",
         "a trial that was broken off costs nothing",
         _JOB,
-        "owed = len(self._broken_off()) - paid",
+        "owed = len(self._files.broken_off()) - paid",
         "owed = 0 - paid",
         f"{_TESTS}::test_a_trial_that_was_broken_off_stays_charged_and_another_takes_its_place",
     ),
@@ -55,5 +55,13 @@ TUNING: tuple[Mutant, ...] = (
         "same = same_event(plan.event, self._one_run) and plan.delta",
         "same = plan.delta",
         f"{_TESTS}::test_settings_that_change_the_cost_of_a_run_do_not_vary",
+    ),
+    one(
+        "worst-of-several-targets-chosen",
+        "with several targets the model with the fewest correct decisions is chosen",
+        _JOB,
+        '    return measure.rpartition(": ")[2] == "accuracy"',
+        '    return measure == "accuracy"',
+        f"{_TESTS}::test_models_of_several_targets_are_compared_by_the_first_figure_of_the_first_of_them",
     ),
 )

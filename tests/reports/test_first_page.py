@@ -36,6 +36,15 @@ def test_every_catalogue_has_all_messages_with_the_places_of_the_english_one(lan
         assert set(same) <= {"word_epsilon", "word_delta", "sheet_contact", "sign", "sign_name", "sign_signature"}, same
 
 
+def test_numbers_have_the_decimal_mark_of_the_language_and_measures_its_words() -> None:
+    german, english = Messages.of("de"), Messages.of("en")
+    assert "höchstens 3,067." in german("scale_text", epsilon="3.067")
+    assert "at most 3.067." in english("scale_text", epsilon="3.067")
+    assert german.number("1e-05 and 5.56 % v1.") == "1e-05 and 5,56 % v1."
+    assert german.measure("accuracy") == "Anteil richtiger Antworten"
+    assert german.measure("cross entropy") == "cross entropy"
+
+
 def test_catalogues_that_lie_there_are_those_that_are_offered() -> None:
     files = {path.name for path in resources.files(messages).iterdir() if path.name.endswith(".json")}
     assert files == {f"{language}.json" for language in LANGUAGES}

@@ -13,7 +13,7 @@ import pytest
 
 from privet.errors import CheckpointError, DependencyError, LedgerCorrupt, LedgerError
 from privet.reports import run_report
-from privet.reports.content import gather
+from privet.reports.content import _without_folders, gather
 from privet.reports.run_report import render, write_report
 from tests.reports.conftest import MakeRun
 
@@ -302,3 +302,9 @@ def test_reporting_needs_no_torch(make_run: MakeRun) -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("place", ["/home/anna/secret/", "C:\\\\Users\\\\anna\\\\", ""])
+def test_the_recipe_of_a_report_names_data_files_without_their_folders(place: str) -> None:
+    kept = f'[table]\ntrain = "{place}stays.csv"\ntest = "{place}held out.csv"\nlabel = "a/b"\n'
+    assert _without_folders(kept) == '[table]\ntrain = "stays.csv"\ntest = "held out.csv"\nlabel = "a/b"\n'

@@ -54,7 +54,7 @@ def test_a_trial_learns_and_a_wild_rate_counts_as_infinitely_bad() -> None:
     assert [len(part) for part in parts] == [360, 40]
     losses = []
     for rate in (1e-9, recipe.training.optimizer.learning_rate, 1e38):
-        changed = baseline_learning_rate._with_rate(recipe, rate)
+        changed = baseline_learning_rate.with_rate(recipe, rate)
         model = starting_model(changed, torch.device("cpu"))
         losses.append(baseline_learning_rate._held_out_loss(changed, model, *parts))
     assert losses[1] < losses[0]
@@ -64,7 +64,7 @@ def test_a_trial_learns_and_a_wild_rate_counts_as_infinitely_bad() -> None:
 def test_a_run_that_is_there_keeps_the_rate_it_began_with(tmp_path: Path) -> None:
     recipe = open_recipe()
     files = RunFiles(folder=tmp_path / "run")
-    train(baseline_learning_rate._with_rate(recipe, 0.0123), files.folder)
+    train(baseline_learning_rate.with_rate(recipe, 0.0123), files.folder)
     assert with_tuned_learning_rate(recipe, files).training.optimizer.learning_rate == 0.0123
 
 

@@ -10,7 +10,7 @@ from privet.errors import ArgumentError
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.persons import BoundedPersons, SampledPersons
-from privet.mechanism.sampling import Poisson
+from privet.mechanism.sampling import FullBatch, Poisson
 from privet.plan import Plan
 from privet.runs.person_comparison import DeclaredPersons, compare_persons, declared_persons
 from privet.vocabulary import Adjacency, Unit
@@ -37,6 +37,21 @@ def test_every_way_uses_the_same_records_per_step_at_the_same_guarantee() -> Non
         assert way.noise_multiplier is not None
         assert way.noise_if_alike is not None
         assert way.noise_if_different is not None
+
+
+def test_ways_that_have_fewer_records_than_a_step_may_use_take_all_of_them() -> None:
+    """What ``privet train --person`` writes for a small table: every person in every step."""
+    everybody = replace(
+        PLAN, sampling=SampledPersons(sampling=FullBatch(steps=9, expected_batch_size=200), max_records=8)
+    )
+    declared = declared_persons(everybody, num_records=600, num_persons=200)
+    assert declared.records_per_step == 600
+    ways = compare_persons(everybody, declared, epsilon=3.0)
+    assert [(way.name, way.max_records, way.sampling.expected_batch_size) for way in ways] == [
+        *(("draw persons", cap, 200) for cap in (1, 2, 3)),
+        *(("draw records", cap, 200 * cap) for cap in (1, 2, 3)),
+    ]
+    assert all(way.sampling.inclusion == 1 and way.noise_if_alike is not None for way in ways)
 
 
 def test_drawing_persons_pays_where_records_differ_and_one_record_each_is_the_same_both_ways() -> None:

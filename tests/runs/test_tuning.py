@@ -9,20 +9,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from privet.accounting.ledger import Ledger
 from privet.accounting.private_selection import RandomSearch
+from privet.cli.account import account
+from privet.datasets.tasks import Classes, Number, Several
 from privet.errors import LedgerMismatch, RecipeError
 from privet.mechanism.events import compose, same_event
 from privet.runs import tuning
 from privet.runs.ledger_check import check_ledger
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.recipe_files import load_recipe
+from privet.runs.search_files import SearchFiles, check_search
 from privet.runs.search_law import Choice, Range, SearchLaw
 from privet.runs.trial_charges import EveryTrial, IndependentTrials, TrialCharges
 from privet.runs.trial_samplers import FromLaw, FromOptuna, Trial, TrialSampler
@@ -76,6 +81,11 @@ def test_ten_trials_have_one_ledger_one_total_and_the_best_model(tmp_path: Path,
     one = check_ledger(tmp_path / "s" / "trials" / "0001")
     assert one.spent.epsilon < promised.epsilon
     assert tuning.OF_A_TRIAL in one.spent.assumptions
+    for place in (tmp_path / "s", tmp_path / "s" / "search.jsonl"):
+        told = CliRunner().invoke(account, [str(place)])
+        assert told.exit_code == 0, told.output
+        assert "a random number of trials" in told.output
+        assert str(found.guarantee) in told.output
 
 
 def test_the_whole_search_is_charged_before_its_first_trial(
@@ -125,6 +135,7 @@ def test_a_trial_that_was_broken_off_stays_charged_and_another_takes_its_place(
     monkeypatch.setattr(tuning, "train", breaks_off)
     with pytest.raises(KeyboardInterrupt):
         search(tmp_path / "s").run()
+    assert "Take the search up again" in str(check_search(SearchFiles(folder=tmp_path / "s")).mismatch)
     monkeypatch.setattr(tuning, "train", real)
     job = search(tmp_path / "s")
     found = job.run()
@@ -132,6 +143,9 @@ def test_a_trial_that_was_broken_off_stays_charged_and_another_takes_its_place(
     assert len(scores(tmp_path / "s")) == 2
     assert len(list((tmp_path / "s" / "trials").iterdir())) == 3
     assert found.guarantee.epsilon > job.planned.epsilon
+    told = check_search(SearchFiles(folder=tmp_path / "s"))
+    assert (told.num_searches, told.num_trials, told.mismatch) == (1, 1, None)
+    assert told.spent.epsilon == found.guarantee.epsilon
     again = search(tmp_path / "s").run()
     assert again is not None
     assert again.guarantee.epsilon == found.guarantee.epsilon, "and it is charged once"
@@ -250,6 +264,8 @@ def test_every_adaptive_trial_is_charged_before_it_begins(tmp_path: Path) -> Non
     assert counts == [1, 2, 3]
     assert found is not None
     assert found.guarantee.epsilon == pytest.approx(job.planned.epsilon)
+    told = check_search(SearchFiles(folder=tmp_path / "s"))
+    assert (told.num_searches, told.num_trials, told.mismatch) == (0, 3, None)
 
 
 def test_a_sampler_that_learns_is_refused_where_trials_must_be_independent(tmp_path: Path) -> None:
@@ -295,6 +311,53 @@ def test_settings_that_change_the_cost_of_a_run_do_not_vary(tmp_path: Path) -> N
 def test_trials_are_compared_on_public_data_only(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="compared on public data"):
         search(tmp_path / "s", "data_is_public=false")
+
+
+def test_models_of_several_targets_are_compared_by_the_first_figure_of_the_first_of_them() -> None:
+    ill, age = Classes(name="ill", class_names=("no", "yes")), Number(name="age", low=0.0, high=100.0)
+    for parts, name, is_share in (((ill, age), "ill: accuracy", True), ((age, ill), "age: squared error", False)):
+        measure = tuning._first_measure(Several(parts=parts))
+        assert (measure, tuning._is_share(measure)) == (name, is_share)
+    assert tuning._is_share(tuning._first_measure(ill))
+
+
+def test_a_trial_that_diverged_is_the_worst_one_and_stays_so(
+    tmp_path: Path, of_length: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_length(2)
+    real, calls = tuning.evaluate, iter([True, False, False])
+
+    def diverged_at_first(*arguments: Any, **options: Any) -> Any:
+        found = real(*arguments, **options)
+        return replace(found, measures=found.measures[1:]) if next(calls) else found
+
+    monkeypatch.setattr(tuning, "evaluate", diverged_at_first)
+    calls_done: list[Trial] = []
+    job = search(tmp_path / "s")
+    assert job.run(should_stop=lambda: len(calls_done) == 1, after_trial=calls_done.append) is None
+    found = search(tmp_path / "s").run()
+    assert found is not None
+    assert scores(tmp_path / "s")[0] is None
+    assert found.values != calls_done[0].values
+    assert found.guarantee.epsilon == job.planned.epsilon, "a trial that diverged is one of the search"
+
+
+def test_a_search_whose_trials_all_diverged_has_no_model(
+    tmp_path: Path, of_length: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_length(1)
+    monkeypatch.setattr(tuning.Tuning, "_figure", lambda self, folder, public: None)
+    job = search(tmp_path / "s")
+    with pytest.raises(RecipeError, match="No trial has a finite figure"):
+        job.run()
+    assert not (tmp_path / "s" / "chosen").exists()
+    assert job.spent().epsilon == job.planned.epsilon
+
+
+def test_a_law_that_is_refused_leaves_no_folder_behind(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="adamm"):
+        search(tmp_path / "s", law=SearchLaw.parse(["training.optimizer.kind=sgd,adamm"]))
+    assert not (tmp_path / "s").exists()
 
 
 def test_another_search_in_the_same_folder_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from torch import nn
 from torch.optim import SGD
 
 from privet.accounting.ledger import Ledger
+from privet.errors import LoopError
+from privet.mechanism import correlated_noise
 from privet.mechanism.changing_clipping import AdaptiveQuantile
 from privet.mechanism.correlated_noise import BandedGaussian, BandedInverseGaussian, CorrelatedNoise
 from privet.mechanism.cyclic_poisson import CyclicPoisson
@@ -125,6 +127,24 @@ def test_a_resumed_run_begins_a_new_mechanism_and_loses_the_rest_of_a_cycle(
     assert session.guarantee().epsilon == plan.guarantee().epsilon
 
 
+def test_the_steps_of_two_walks_never_alternate() -> None:
+    """Else two uses of a record would be closer than the bands, and their shares of the releases would add up."""
+    model = network()
+    with privatize(model, plain_sgd(model), examples(), cyclic_poisson(), seed=3) as session:
+        first, second = session.steps(), session.steps()
+        for steps in (first, second):
+            step = next(steps)
+            walk(step, model)
+            step.update()
+        with pytest.raises(LoopError, match="another one over"):
+            next(first)
+        for step in second:
+            walk(step, model)
+            step.update()
+    assert step.index == 11
+    assert session.ledger.charged_rounds == 3
+
+
 def test_a_cycle_planned_for_a_restart_gives_back_the_steps_it_loses(tmp_path: Path) -> None:
     sampling = CyclicPoisson.for_dataset(dataset_size=8, batch_size=2, groups=4, steps=8, restarts=1)
     plan = replace(plan_of(sampling), noise=BANDED)
@@ -152,12 +172,13 @@ def test_one_band_and_one_group_train_the_model_of_plain_noise_and_poisson_sampl
     assert poisson(steps=6).round_event == replace(poisson(), sampling=sampling, noise=one).round_event
 
 
-def test_draws_made_again_train_the_model_of_draws_kept_in_memory_bit_for_bit() -> None:
+def test_draws_made_again_train_the_model_of_draws_kept_in_memory_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
-    for keeps in (True, False):
+    for freely_kept in (correlated_noise.FREELY_KEPT, 0):
+        monkeypatch.setattr(correlated_noise, "FREELY_KEPT", freely_kept)
         noise = BandedInverseGaussian.square_root(bands=4, batches=4, epochs=3).with_multiplier(1.0)
         model = network()
-        plan = fixed_order(replace(noise, keeps_past=keeps))
+        plan = fixed_order(noise)
         with privatize(model, plain_sgd(model), examples(), plan, seed=3) as session:
             run(session, model)
         found.append(flat(model))

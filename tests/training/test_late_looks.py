@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from privet.gradients.engines import bookkeeping
 from privet.gradients.engines.bookkeeping import RunningBookKeeping
+from privet.training import summing
 from privet.training.performance import Performance
 from privet.training.start import privatize
 from tests.training.tools import examples, flat, full_batch, losses_of, network, plain_sgd
@@ -46,7 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(all_finite(self))
         return found[-1]
 
-    monkeypatch.setattr(bookkeeping, "_ASYNCHRONOUS", frozenset(["cpu"]))
+    monkeypatch.setattr(summing, "_ASYNCHRONOUS", frozenset(["cpu"]))
     monkeypatch.setattr(RunningBookKeeping, "all_finite", noted)
     return found
 

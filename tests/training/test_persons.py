@@ -303,6 +303,12 @@ def test_records_with_owners_can_be_protected_as_records() -> None:
     assert torch.equal(trained(owned(examples(), [1] * NUM), plan_of(POISSON)), plain)
 
 
+def test_records_with_owners_get_no_second_ones() -> None:
+    owned = PersonRecords(dataset=examples(size=4), persons="aabb")
+    with pytest.raises(ArgumentError, match="several owners"):
+        PersonRecords(dataset=owned, persons="abab")
+
+
 def test_names_and_records_must_be_equally_many() -> None:
     with pytest.raises(DataError, match="numbers differ"):
         owned(examples(), [1, 2, 3])

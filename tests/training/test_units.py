@@ -117,13 +117,14 @@ def test_a_data_set_that_hands_on_what_it_is_asked_for_says_nothing_about_its_ow
     [
         ([*range(7), 3], "Somebody has several items"),
         (np.array([*range(7), 3]), "Somebody has several items"),
-        (["secret", *range(6), "secret"], "Somebody has several items"),
+        (["secret", *"abcdef", "secret"], "Somebody has several items"),
+        (["secret", *range(7)], "one person may have two names"),
         ([*range(7), None], "names no person"),
         ([*range(7), float("nan")], "names no person"),
         ([*range(7), " "], "names no person"),
         (range(7), "one name per item"),
     ],
-    ids=["twice", "twice in an array", "words", "none", "not a number", "blank", "too few"],
+    ids=["twice", "twice in an array", "words", "two types", "none", "not a number", "blank", "too few"],
 )
 def test_names_of_persons_must_bear_the_declaration_out(names: Any, told: str) -> None:
     with pytest.raises(DataError, match=told) as caught:

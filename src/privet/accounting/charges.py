@@ -17,7 +17,7 @@ class Charges(Protocol):
 
     Attributes:
         charged: Every charged event with its number of rounds.
-        planned: What is charged without the releases besides the plan.
+        planned: The charges without the releases besides the plan.
         besides: The releases besides the plan.
         charged_rounds: The number of charged rounds of the plan.
         is_complete: Whether a row records that the plan was completed.

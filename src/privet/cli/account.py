@@ -11,8 +11,10 @@ import click
 from privet.cli import console
 
 if TYPE_CHECKING:
+    from privet.accounting.guarantee import Guarantee
     from privet.plan import Plan
     from privet.runs.ledger_check import LedgerCheck
+    from privet.runs.search_files import SearchCheck
 
 
 # Sub-commands by module, accepted in place of RUN. A run of that name is written ./NAME.
@@ -70,9 +72,9 @@ def account(
 ) -> int:
     """Compute a guarantee from figures or from the ledger of RUN.
 
-    RUN is a run's folder or a ledger file. Every row of its hash chain is
-    checked, and the charges are compared with the plan; exit code 3 says that
-    they differ.
+    RUN is a run's folder, a ledger file, or the folder of a search. Every row of
+    its hash chain is checked, and the charges are compared with the plan; exit
+    code 3 says that they differ.
     """
     figures = {"--rate": rate, "--steps": steps, "--delta": delta}
     if run_or_ledger is not None:
@@ -132,13 +134,49 @@ def _show_figures(plan: Plan, *, as_json: bool) -> None:
 
 def _ledger(path: str, *, as_json: bool) -> int:
     from privet.runs.ledger_check import check_ledger
+    from privet.runs.search_files import check_search, search_at
 
+    search = search_at(Path(path))
+    if search is not None:
+        found = check_search(search)
+        _show_search(found, as_json=as_json)
+        return console.OK if found.mismatch is None else console.BUDGET
     check = check_ledger(Path(path))
     if as_json:
         console.show_json(_ledger_facts(check))
     else:
         _print_ledger(check)
     return console.OK if check.mismatch is None else console.BUDGET
+
+
+def _show_search(check: SearchCheck, *, as_json: bool) -> None:
+    if as_json:
+        facts = {
+            "agrees_with_trials": check.mismatch is None,
+            "mismatch": check.mismatch,
+            "searches_charged": check.num_searches,
+            "trials_charged_in_full": check.num_trials,
+            "rows": check.num_rows,
+            "head": check.head,
+        }
+        console.show_json(facts | {"guarantee": check.spent.to_dict()})
+        return
+    _show_guarantee(check.spent)
+    console.show_facts(
+        {
+            "chain": f"intact, {check.num_rows:,} rows",
+            "charged together": "a random number of trials" if check.num_searches else "nothing",
+            "charged in full": f"{check.num_trials:,} trials",
+            "trials": "agree with the charges" if check.mismatch is None else f"MISMATCH: {check.mismatch}",
+        }
+    )
+
+
+def _show_guarantee(guarantee: Guarantee) -> None:
+    console.show_heading(str(guarantee))
+    click.echo()
+    click.echo(console.paragraphs(guarantee.statement()))
+    click.echo()
 
 
 def _ledger_facts(check: LedgerCheck) -> dict[str, Any]:
@@ -161,10 +199,7 @@ def _ledger_facts(check: LedgerCheck) -> dict[str, Any]:
 def _print_ledger(check: LedgerCheck) -> None:
     from privet.runs.ledger_check import lost_steps_text, plan_end_text
 
-    console.show_heading(str(check.spent))
-    click.echo()
-    click.echo(console.paragraphs(check.spent.statement()))
-    click.echo()
+    _show_guarantee(check.spent)
     console.show_facts(
         {
             "chain": f"intact, {check.num_rows:,} rows",

@@ -169,8 +169,12 @@ def _persons(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
 
 def _print_persons(rows: list[dict[str, Any]]) -> None:
     click.echo()
-    click.echo("Ways to protect a person at the same guarantee and records per step: noise of the mean gradient over")
-    click.echo("the bound, if the records of one person are alike, and if they differ entirely.")
+    click.echo(
+        "Ways to protect a person at the same guarantee and records per step, or all records that a cap leaves: noise"
+    )
+    click.echo(
+        "of the mean gradient over the bound, if the records of one person are alike, and if they differ entirely."
+    )
     click.echo()
     names = ("noise_multiplier", "noise_if_alike", "noise_if_different")
     shown = [

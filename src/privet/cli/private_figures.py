@@ -24,12 +24,15 @@ def measure_privately(
     device: str = "cpu",
     max_epsilon: float | None = None,
     as_json: bool = False,
+    num_processes: int = 1,
 ) -> PrivateEvaluation:
     """Charge and release a private evaluation of a run, and print it with the new total."""
     from privet.runs.evaluation.private_evaluation import evaluate_privately
     from privet.runs.ledger_check import check_ledger
 
-    found = evaluate_privately(folder, asked, data=data, device=device, max_epsilon=max_epsilon)
+    found = evaluate_privately(
+        folder, asked, data=data, device=device, max_epsilon=max_epsilon, num_processes=num_processes
+    )
     total = check_ledger(Path(folder)).spent
     if as_json:
         console.show_json({"evaluation": found.to_dict(), "guarantee": total.to_dict()})

@@ -47,6 +47,7 @@ def schema(
 
     write_whole(Path(output), text + "\n")
     told = " ".join(f"--target {target}" for target in targets)
+    told += "" if person is None else f" --person {person} --persons NUMBER"
     click.echo(
         f"Replace every ? in {output}, then: privet train {table} {told} --schema {output} --epsilon 3", err=True
     )

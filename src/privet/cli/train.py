@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privet.cli import console
+from privet.cli.processes import is_further_rank, run_in_processes, unheard, without_option
 from privet.cli.train_own_data import OwnData, is_own_data, own_data_options
 
 if TYPE_CHECKING:
@@ -75,57 +78,99 @@ def train(
     same command resumes the run. Under torchrun, or with --processes, several
     processes carry out one run: rank 0 keeps the folder and prints.
     """
+    asked = _Asked(
+        recipe=recipe,
+        output=output,
+        overrides=overrides,
+        quick=quick,
+        without_privacy=without_privacy,
+        evaluate_epsilon=evaluate_epsilon,
+        max_epsilon=max_epsilon,
+        device=device,
+        unprotected_telemetry=unprotected_telemetry,
+        tensorboard=tensorboard,
+        quiet=quiet,
+    )
     if processes is not None and processes > 1:
-        from privet.cli.processes import run_in_processes, without_option
-
+        with unheard():  # rank 0 says it again; mistakes in the recipe are told once, before anything is started
+            asked.loaded()
         return run_in_processes(without_option(sys.argv[1:], "--processes"), processes)
-    own = OwnData.given(click.get_current_context())
-    if own.text is not None and is_own_data(recipe):
-        return _train_on_texts(recipe, own, output, quiet=quiet)
-    chosen = [*overrides, *([] if device is None else [f'training.device="{device}"'])]
-    chosen += [] if evaluate_epsilon is None else [f"evaluation.epsilon={evaluate_epsilon!r}"]
+    with unheard() if is_further_rank() else nullcontext():
+        return _train(asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """The options of the command."""
+
+    recipe: str
+    output: str | None
+    overrides: tuple[str, ...]
+    quick: bool
+    without_privacy: bool
+    evaluate_epsilon: float | None
+    max_epsilon: float | None
+    device: str | None
+    unprotected_telemetry: bool
+    tensorboard: bool
+    quiet: bool
+
+    def loaded(self) -> Recipe | None:
+        """Return the recipe to train, but for a learning rate that is tried first; None for own texts."""
+        own = OwnData.given(click.get_current_context())
+        if own.text is not None and is_own_data(self.recipe):
+            return None
+        chosen = [*self.overrides, *([] if self.device is None else [f'training.device="{self.device}"'])]
+        chosen += [] if self.evaluate_epsilon is None else [f"evaluation.epsilon={self.evaluate_epsilon!r}"]
+        loaded = _loaded(self.recipe, chosen, quick=self.quick)
+        return loaded.without_privacy(keeps_learning_rate=self.chooses_rate) if self.without_privacy else loaded
+
+    @property
+    def chooses_rate(self) -> bool:
+        return any(override.startswith("training.optimizer") for override in self.overrides)
+
+
+def _train(asked: _Asked) -> int:
     # First, so that a mistake in the recipe is reported before torch is loaded.
-    loaded = _loaded(recipe, chosen, quick=quick)
-    if without_privacy:
-        is_chosen = any(override.startswith("training.optimizer") for override in overrides)
-        loaded = loaded.without_privacy(keeps_learning_rate=is_chosen)
+    loaded, quiet, max_epsilon = asked.loaded(), asked.quiet, asked.max_epsilon
+    if loaded is None:
+        own = OwnData.given(click.get_current_context())
+        return _train_on_texts(asked.recipe, own, asked.output, quiet=quiet)
     for warning in (loaded.warning, _weakness(loaded)):
         if warning is not None:
             console.remark(f"warning: {warning}")
-    folder = output or _default_folder(recipe)
+    folder = asked.output or _default_folder(asked.recipe)
     if loaded.evaluation is not None:
         _announce_evaluation(loaded, folder, max_epsilon)
-    if without_privacy and not is_chosen and max_epsilon is None:
-        loaded = _with_tuned_learning_rate(loaded, folder, quiet=quiet)
     from privet.runs.run_files import RunFiles
     from privet.runs.runner import train as run_recipe
 
     was_finished = RunFiles(folder=Path(folder)).model.exists()
 
-    from privet.runs.launched import launched_ranks
+    from privet.runs.baseline_learning_rate import with_rate
+    from privet.runs.launched import done_by_first, launched_ranks
 
-    with launched_ranks(loaded.training.device) as ranks, stopping_on_signals("step") as should_stop:
+    with launched_ranks(loaded.training.device) as ranks:
         speaks = ranks is None or ranks.is_first
-        outcome = run_recipe(
-            loaded,
-            folder,
-            progress=_progress(folder, quiet=quiet, tensorboard=tensorboard) if speaks else None,
-            unprotected=unprotected_telemetry,
-            max_epsilon=max_epsilon,
-            should_stop=should_stop,
-            announce=(lambda promised: _print_guarantee("promised", promised)) if speaks else None,
-            ranks=ranks,
-        )
-    if not speaks:
-        return console.OK if outcome.is_finished else console.INTERRUPTED
-    if was_finished:
-        console.remark(f"{folder} was finished before, and no step was added. For another run name another folder: -o.")
-    is_evaluated = loaded.evaluation is not None
-    has_test_data = loaded.own_data is None or loaded.own_data.test is not None
-    _print(outcome, folder, is_public=loaded.is_public, has_test_data=has_test_data, is_evaluated=is_evaluated)
-    if outcome.is_finished and is_evaluated:
-        _evaluate(loaded, folder, max_epsilon)
-    if outcome.is_finished:
+        if asked.without_privacy and not asked.chooses_rate and max_epsilon is None:
+            loaded = with_rate(loaded, done_by_first(ranks, partial(_tuned_rate, loaded, folder, quiet=quiet)))
+        with stopping_on_signals("step") as should_stop:
+            outcome = run_recipe(
+                loaded,
+                folder,
+                progress=_progress(folder, quiet=quiet, tensorboard=asked.tensorboard) if speaks else None,
+                unprotected=asked.unprotected_telemetry,
+                max_epsilon=max_epsilon,
+                should_stop=should_stop,
+                announce=(lambda promised: _print_guarantee("promised", promised)) if speaks else None,
+                ranks=ranks,
+            )
+        if speaks:
+            _print(outcome, folder, loaded, was_finished=was_finished)
+        if outcome.is_finished and loaded.evaluation is not None:
+            number = 1 if ranks is None else ranks.size
+            done_by_first(ranks, partial(_evaluate, loaded, folder, max_epsilon, num_processes=number))
+    if outcome.is_finished and speaks:
         console.remark(f"Next: privet report {folder}")
     return console.OK if outcome.is_finished else console.INTERRUPTED
 
@@ -152,7 +197,7 @@ def _announce_evaluation(loaded: Recipe, folder: str, max_epsilon: float | None)
     _print_guarantee("in all", total)
 
 
-def _evaluate(loaded: Recipe, folder: str, max_epsilon: float | None) -> None:
+def _evaluate(loaded: Recipe, folder: str, max_epsilon: float | None, *, num_processes: int) -> None:
     """Evaluate a finished run privately, once: a run that was evaluated, or charged for it, is left alone."""
     from privet.cli.private_figures import measure_privately, show_figures
     from privet.runs.evaluated import stored_evaluation
@@ -170,7 +215,7 @@ def _evaluate(loaded: Recipe, folder: str, max_epsilon: float | None) -> None:
             f"privet evaluate {folder} --evaluate-epsilon {asked.epsilon:g}"
         )
     else:
-        measure_privately(folder, asked, max_epsilon=max_epsilon)
+        measure_privately(folder, asked, max_epsilon=max_epsilon, num_processes=num_processes)
 
 
 def _train_on_texts(path: str, own: OwnData, output: str | None, *, quiet: bool) -> int:
@@ -194,18 +239,17 @@ def _train_on_texts(path: str, own: OwnData, output: str | None, *, quiet: bool)
     )
 
 
-def _with_tuned_learning_rate(recipe: Recipe, folder: str, *, quiet: bool) -> Recipe:
+def _tuned_rate(recipe: Recipe, folder: str, *, quiet: bool) -> float:
     from privet.runs.baseline_learning_rate import with_tuned_learning_rate
     from privet.runs.run_files import RunFiles
 
     files = RunFiles(folder=Path(folder))
     if not quiet and not files.is_run:
         console.remark("Trying a few learning rates for the run without privacy; this may take as long as the run.")
-    found = with_tuned_learning_rate(recipe, files)
+    rate = with_tuned_learning_rate(recipe, files).training.optimizer.learning_rate
     if not quiet:
-        rate = found.training.optimizer.learning_rate
         console.remark(f"learning rate {rate:.3g}, the best of a few on a tenth of the training records")
-    return found
+    return rate
 
 
 def _print_guarantee(name: str, guarantee: Guarantee) -> None:
@@ -249,7 +293,11 @@ def _progress(folder: str, *, quiet: bool, tensorboard: bool) -> Progress:
     return Several(receivers=(TensorBoard(RunFiles(folder=Path(folder)).tensorboard), shown))
 
 
-def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: bool, is_evaluated: bool) -> None:
+def _print(outcome: RunOutcome, folder: str, loaded: Recipe, *, was_finished: bool) -> None:
+    is_public, is_evaluated = loaded.is_public, loaded.evaluation is not None
+    has_test_data = loaded.own_data is None or loaded.own_data.test is not None
+    if was_finished:
+        console.remark(f"{folder} was finished before, and no step was added. For another run name another folder: -o.")
     _print_guarantee("spent", outcome.spent)
     lost = outcome.steps_done - outcome.steps_taken
     note = f" ({lost:,} charged and lost with an earlier process)" if lost > 0 else ""

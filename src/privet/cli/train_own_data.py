@@ -21,9 +21,6 @@ _TABLES = (
     *(".csv", ".csv.gz", ".csv.xz", ".tsv", ".tsv.gz", ".tsv.xz"),
     *(".parquet", ".arrow", ".feather", ".sqlite", ".sqlite3", ".db"),
 )
-# A word of these in the name of a column says that it names whom a record is about.
-_IDENTIFIERS = re.compile("ids?|ssn|mrn|nhs|uuid|patient|person|customer|client|subject|user|member")
-_MARKS_OF_IDENTIFIERS = re.compile("ids?|nr|no|num|number|key|code|ref")
 _META = "privet.own_data"
 _CHANGES_A_RECIPE = ("epsilon", "delta")
 _RECORDS_PER_PERSON = 8
@@ -142,7 +139,7 @@ class OwnData:
         return Persons(
             column=self.person,
             num_persons=self.persons,
-            max_records=self.records_per_person or _RECORDS_PER_PERSON,
+            max_records=_RECORDS_PER_PERSON if self.records_per_person is None else self.records_per_person,
             draws_records=self.sample == "records",
         )
 
@@ -159,6 +156,12 @@ class OwnData:
             raise click.UsageError("--decimal is for text, and this file holds numbers as such. Remove it.")
         delimiter = self.delimiter or ("\t" if ".tsv" in path.name.lower() else ",")
         schema = self._schema(path, self.target, delimiter)
+        learned = next((one.name for one in (*schema.targets, *schema.columns) if one.name == self.person), None)
+        if learned is not None:
+            raise RecipeError(
+                f"--person {learned} names the column of persons, and the schema declares it as a column to learn from "
+                "or to predict. Remove it from the schema, or name another column."
+            )
         promise = self._promise(self.size if self.size is not None else schema.train_size)
         test = None if self.test is None else Path(self.test)
         return table_recipe(
@@ -177,6 +180,7 @@ class OwnData:
 
         Guarantee: only the header is read.
         """
+        from privet.datasets.header_hints import names_persons
         from privet.datasets.tables import read_header
         from privet.errors import RecipeError
 
@@ -186,7 +190,7 @@ class OwnData:
         targets = [target.name for target in table.all_targets]
         learned = {*targets, *(column.name for column in table.columns)}
         header = read_header(path, targets=targets, delimiter=table.delimiter)
-        found = next((name for name in header if _names_persons(name) and name not in learned), None)
+        found = next((name for name in header if names_persons(name) and name not in learned), None)
         if found is not None:
             raise RecipeError(
                 f"{path} has a column {found!r}, which seems to name whom a record is about. If somebody may have "
@@ -265,15 +269,6 @@ class OwnData:
         for name in names:
             if getattr(self, name) is not None:
                 raise click.UsageError(f"--{name.replace('_', '-')} {reason}. Remove it.")
-
-
-def _names_persons(name: str) -> bool:
-    """Whether a column is named like an identifier of persons: patient_id, customerNumber, ssn, Person."""
-    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
-    if not words:
-        return False
-    is_marked = len(words) > 1 and _MARKS_OF_IDENTIFIERS.fullmatch(words[-1]) and _IDENTIFIERS.fullmatch(words[0])
-    return bool(is_marked or _IDENTIFIERS.fullmatch(words[-1]))
 
 
 def is_own_data(path: str) -> bool:

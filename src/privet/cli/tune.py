@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import filecmp
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -115,6 +117,11 @@ def _public(recipe: Recipe, path: str | None) -> ArrayDataset | None:
         return None
     if recipe.table is None:
         raise RecipeError("--compare-on is for a recipe with a [table]; it names a CSV file with the same columns.")
+    train = recipe.table.train
+    if not recipe.is_public and Path(train).is_file() and filecmp.cmp(path, train, shallow=False):
+        raise RecipeError(
+            "--compare-on names the records that are trained on, which are private. Compare trials on public records."
+        )
     return read_test_csv(path, recipe.table.declared(), recipe.info.normalisation())
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 
 from privet.datasets.csv_records import cells_of
 
 # Common delimiters of CSV files, and their form in a shell.
 _DELIMITERS = {",": "','", ";": "';'", "\t": "$'\\t'", "|": "'|'"}
+# A word of these in the name of a column says that it names whom a record is about.
+_IDENTIFIERS = re.compile("ids?|ssn|mrn|nhs|uuid|patient|person|customer|client|subject|user|member")
+_MARKS_OF_IDENTIFIERS = re.compile("ids?|nr|no|num|number|key|code|ref")
 _UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -82,3 +86,12 @@ def _is_number(cell: str) -> bool:
 
 def _escaped(delimiter: str) -> str:
     return "\\t" if delimiter == "\t" else delimiter
+
+
+def names_persons(name: str) -> bool:
+    """Whether a column is named like an identifier of persons: patient_id, customerNumber, ssn, Person."""
+    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+    if not words:
+        return False
+    is_marked = len(words) > 1 and _MARKS_OF_IDENTIFIERS.fullmatch(words[-1]) and _IDENTIFIERS.fullmatch(words[0])
+    return bool(is_marked or _IDENTIFIERS.fullmatch(words[-1]))

@@ -109,7 +109,7 @@ class DatasetInfo:
 
     @property
     def task(self) -> Task:
-        """What a model of these data predicts."""
+        """The task of a model of these data."""
         if self.declared_task is not None:
             return self.declared_task
         return Classes(class_names=self.class_names) if self.class_names else PlainNumber()

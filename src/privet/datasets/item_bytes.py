@@ -79,7 +79,7 @@ class _Parts:
         self._data, self._place = data, place
 
     def made(self, described: Any) -> Any:
-        """Return what is described."""
+        """Return the described items."""
         if isinstance(described, list):
             return [self.made(part) for part in described]
         if not isinstance(described, dict):

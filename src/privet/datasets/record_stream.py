@@ -55,8 +55,8 @@ class RecordStream:
     def stored(cls, records: Iterable[Any], *, folder: str | Path) -> Self:
         """Write the records of a stream into a folder, unless it holds a whole stream already.
 
-        So a script that is run again, to resume, reads what its first run has written. A stream whose writing was
-        broken off is written anew.
+        So a script that is run again, to resume, reads the records of its first run. A stream whose writing was broken
+        off is written anew.
 
         Args:
             records: An ``IterableDataset``, a streaming data set of Hugging Face, or any iterable. It is read once.
@@ -118,7 +118,7 @@ class _Files:
 
     def __init__(self, folder: Path) -> None:
         self.lock = threading.Lock()
-        # without buffers: a record is read by one call, and memory does not grow with what was read
+        # without buffers: a record is read by one call, and memory does not grow with the records read
         self._records: IO[bytes] = open(folder / _RECORDS, "rb", buffering=0)  # noqa: SIM115
         self._ends: IO[bytes] = open(folder / _ENDS, "rb", buffering=0)  # noqa: SIM115
 
@@ -162,7 +162,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _read_facts(folder: Path) -> dict[str, Any] | None:
-    """Return what is known of a whole stream; None where there is none.
+    """Return the description of a whole stream; None where there is none.
 
     Raises:
         DataError: the files were cut or changed, or another version wrote them.

@@ -42,7 +42,7 @@ class Records:
     """A party's records and its loss function. Secret.
 
     Attributes:
-        dataset: What is read; one item is one record.
+        dataset: The data set that is read; one item is one record.
         losses: Maps the items of a batch to one loss each.
         physical_batch_size: The number of records in one forward pass.
         persons: Draws records of persons; None if items are drawn as they are.

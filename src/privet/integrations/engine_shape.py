@@ -133,13 +133,13 @@ class PrivacyEngine:
         return module, stepped, EngineLoader(session, stepped)
 
     def guarantee(self) -> Guarantee:
-        """Return the guarantee of what was trained so far, with its terms."""
+        """Return the guarantee of the training so far, with its terms."""
         if self._session is None:
             raise LoopError("Nothing is private yet. Call make_private or make_private_with_epsilon first.")
         return self._session.guarantee()
 
     def get_epsilon(self, delta: float) -> float:
-        """Return the epsilon of what was trained so far, at the delta of the plan."""
+        """Return the epsilon of the training so far, at the delta of the plan."""
         found = self.guarantee()
         if delta != found.delta:
             raise ArgumentError(

@@ -34,6 +34,11 @@ class LogicalSteps:
         """Take the walk of an open session, whose next step has the public number ``first``."""
         self._walk, self._num_given = walk, first
 
+    @property
+    def num_given(self) -> int:
+        """How many steps of the plan were handed out, those of earlier processes among them."""
+        return self._num_given
+
     def finish(self) -> None:
         """Let a walk that has given out all its steps end, so that observers of the loop learn of it."""
         if self._walk is not None and next(self._walk, None) is not None:
@@ -46,7 +51,11 @@ class LogicalSteps:
     def __iter__(self) -> Iterator[Step]:
         """Yield the steps that are left of the present epoch."""
         if self._walk is None:
-            raise LoopError("Steps are handed out inside trainer.train() only; their rounds must be charged first.")
+            raise LoopError(
+                "No session is open whose rounds are charged, so there are no steps to hand out. They exist inside "
+                "train() or fit() only. A search for a learning rate or a batch size cannot train on them, and a "
+                "configure_callbacks of your own must add super().configure_callbacks()."
+            )
         for step in islice(self._walk, self._steps_per_epoch - self._num_given % self._steps_per_epoch):
             self._num_given += 1
             yield step
@@ -64,7 +73,7 @@ def advance(schedule: Any, *, by: int) -> None:
 class StepOptimizer(Optimizer):
     """An optimizer for the loop of a trainer: its ``step()`` updates the model by the private step at hand.
 
-    Learning rates, groups and state are those of ``inner``, so schedulers and checkpoints see what they expect.
+    Learning rates, groups and state are those of ``inner``, so schedulers and checkpoints work on it as usual.
 
     Guarantee:
         ``step()`` without a summed private step raises, and ``zero_grad()`` does nothing: gradients exist only inside
@@ -77,7 +86,7 @@ class StepOptimizer(Optimizer):
         self._finish: Callable[[], None] | None = None
 
     def expect(self, finish: Callable[[], None]) -> None:
-        """Take what the next ``step()`` does."""
+        """Take the update of the next ``step()``."""
         if self._finish is not None:
             raise LoopError("A private step was summed while the one before it still waits for optimizer.step().")
         self._finish = finish

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from privet.isolation.asking import SHOWING_MEMORY, read_by
-from privet.isolation.drawing import GlobalDraws
+from privet.isolation.drawing import DrawnStates, GlobalDraws
 from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within, is_written_out
-from privet.isolation.place import Cause, Verdict
+from privet.isolation.place import Cause, Fault, Verdict
+from privet.isolation.processes import FORKS
 from privet.isolation.reads import Read, checks_only, may_read
 from privet.isolation.signs import Function
 from privet.isolation.suspicions import Suspicions
@@ -20,20 +21,33 @@ from privet.isolation.tracer import Tracer
 _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
 
 
+class Code(Protocol):
+    """Follows code of the user's own while it runs in the backward pass."""
+
+    def enter(self) -> None:
+        """Follow code that begins now."""
+
+    def exit(self) -> None:
+        """Follow no longer what began last."""
+
+
 class Acting:
-    """What is noted of one forward pass, and the tracer that looks at it."""
+    """Notes about one forward pass, and the tracer that looks at it."""
 
     __slots__ = (
-        "_draws", "_errors", "_num_examples", "_num_made", "_seed", "_sees_all", "_suspected", "has_hooks",
-        "judge_gradient", "nodes", "places", "tracer",
+        "_drawn", "_draws", "_errors", "_num_examples", "_num_forks", "_num_made", "_seed", "_sees_all", "_suspected",
+        "code", "has_hooks", "judge_gradient", "nodes", "places", "tracer",
     )  # fmt: skip
-    _draws: GlobalDraws
+    _draws: GlobalDraws | None
+    _drawn: DrawnStates
     _errors: list[Read]
     _num_examples: int
+    _num_forks: int
     _num_made: int
     _seed: int
     _sees_all: bool
     _suspected: Suspicions | None
+    code: Code | None
     has_hooks: bool
     judge_gradient: Callable[[Verdict, Verdict, str], None] | None
     nodes: dict[Any, dict[int, Verdict]]
@@ -47,7 +61,15 @@ class Acting:
             self._suspected = Suspicions(self._seed)
         return self._suspected
 
-    def _note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    @property
+    def _watched_draws(self) -> GlobalDraws:
+        """What the program draws from the global generators; most programs draw nothing."""
+        if self._draws is None:
+            self._draws = GlobalDraws(self._drawn, self._seed)
+        return self._draws
+
+    def note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note a call that hands numbers to Python without an operation."""
         if self.tracer is None:
             return
         self.tracer.harmless = checks_only(function, args, kwargs)
@@ -62,9 +84,12 @@ class Acting:
             self.tracer.hand_out(made)
             self._suspicions.hand_out(made)
 
-    def _doubt(self) -> Cause | None:
-        if self._draws.is_reseeded or self._draws.is_set_back:
+    def doubt(self) -> Cause | None:
+        """Return why acts of the program leave it without a proof."""
+        if self._draws is not None and (self._draws.is_reseeded or self._draws.is_set_back):
             self._suspicions.note_draws(self._draws)
+        if self._num_forks != FORKS.number:
+            return Cause(Fault.NO_RULE, "os.fork", "it copies the process, and nobody sees what the copy reads")
         return self._suspicions.doubt or (None if self.tracer is None else self.tracer.trace.doubt)
 
     def note_node(self) -> None:
@@ -109,6 +134,6 @@ class Acting:
         self.nodes.clear()
         self.places.clear()
         self._suspected = None
-        self.judge_gradient = None
+        self.judge_gradient = self.code = None
         if self.tracer is not None:
             self.tracer.release()

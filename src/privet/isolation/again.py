@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
@@ -140,7 +140,9 @@ def _leaf(leaf: Any, attribute: str) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
     try:
-        memory: tuple[Any, ...] = (leaf.data_ptr(), tuple(leaf.shape), leaf.stride(), leaf.dtype)
+        # a sharded model gathers a parameter again, into the storage that it had
+        place = leaf.untyped_storage()._cdata if isinstance(leaf, nn.Parameter) else leaf.data_ptr()
+        memory: tuple[Any, ...] = (place, leaf.storage_offset(), tuple(leaf.shape), leaf.stride(), leaf.dtype)
     except (RuntimeError, NotImplementedError):  # a tensor without memory of its own
         memory = (tuple(leaf.shape), leaf.dtype)
     return _Given(getattr(leaf, attribute, (0, 0)), memory)

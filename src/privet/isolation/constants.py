@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -48,12 +49,18 @@ class OnDevice:
             return torch.equal(*pairs)
 
 
+@lru_cache(maxsize=1024)
+def works_by_itself(kind: type) -> bool:
+    """Whether a class of tensors carries operations out by itself; such a tensor may have no memory of its own."""
+    return kind.__torch_dispatch__ is not Tensor.__torch_dispatch__  # type: ignore[attr-defined]
+
+
 def numbers_of(tensor: Tensor) -> bytes | OnDevice | None:
     """Return the numbers of a tensor, or a digest of them if they are many; None if it has none.
 
     Of very long tensors, and of long ones on a device, some numbers stand for all.
     """
-    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+    if tensor.layout is not torch.strided or tensor.device.type == "meta" or works_by_itself(type(tensor)):
         return None
     try:
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # these are not the program's
@@ -67,7 +74,7 @@ def numbers_of(tensor: Tensor) -> bytes | OnDevice | None:
 
 def glance_at(tensor: Tensor) -> bytes | None:
     """Return what some numbers of a tensor were at this moment; None where that would wait for a device."""
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or works_by_itself(type(tensor)):
         return None
     try:
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():

@@ -6,7 +6,7 @@ program sets the generator to a seed or a state of its own: then the first examp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
@@ -16,6 +16,14 @@ import torch
 from torch import Generator
 from torch._ops import OpOverload
 
+# Operations that draw, on the processor, as many random numbers as the numbers of their arguments ask for.
+_UNEVEN = frozenset(
+    [
+        "poisson", "binomial", "_standard_gamma", "_sample_dirichlet", "rrelu_with_noise", "rrelu_with_noise_",
+        "rrelu_with_noise_functional",
+    ]
+)  # fmt: skip
+UNEVEN = "how many random numbers it draws depends on the examples, and later draws tell how many"
 # So many states are remembered from which generators have drawn.
 _MOST_STATES = 1 << 15
 
@@ -89,6 +97,19 @@ class GlobalDraws:
         if drawn is Drawn.ON_PROCESSOR:
             self.is_set_back |= self._states.has(state_of(torch.default_generator))
         return self.is_reseeded or self.is_set_back
+
+
+@lru_cache(maxsize=4096)
+def _is_uneven(operation: OpOverload) -> bool:
+    return operation._schema.name.partition("::")[2] in _UNEVEN
+
+
+def draws_unevenly(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the numbers of its arguments decide how many random numbers an operation takes."""
+    if not _is_uneven(operation) or args[0].device.type != "cpu":
+        return False
+    is_trained = args[4] if len(args) > 4 else kwargs.get("training", False)  # of the layer that draws in training only
+    return bool(is_trained) or "rrelu" not in operation._schema.name
 
 
 @lru_cache(maxsize=4096)

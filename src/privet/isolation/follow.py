@@ -18,8 +18,9 @@ from torch.autograd.function import BackwardCFunction
 from privet.isolation.acts import Acting
 from privet.isolation.again import Hooks
 from privet.isolation.constants import glance_at
-from privet.isolation.drawing import Drawn, GlobalDraws, state_of
+from privet.isolation.drawing import Drawn, state_of
 from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
+from privet.isolation.processes import FORKS
 from privet.isolation.programs import CONSTANT, Known, Log, Mark, Programs, Proof
 from privet.isolation.reads import Read
 from privet.isolation.signs import (
@@ -41,7 +42,6 @@ from privet.isolation.signs import (
     kind_of,
     num_numbers_in,
     sign_of,
-    user_node,
     without_versions,
     writes_since,
 )
@@ -116,15 +116,16 @@ class Follower(Acting):
         self._is_whole = True
         self._hooks: object = None  # on saved tensors, at the last call
         self._whole = Place(0, 1, 1, 0, num_examples)  # where the examples lie in losses that are one for each
-        self._seed = torch.initial_seed()
+        self._seed, self._num_forks = torch.initial_seed(), FORKS.number
         self._suspected: Suspicions | None = None
-        self._draws = GlobalDraws(programs.drawn, self._seed)
+        self._draws, self._drawn = None, programs.drawn
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
         self.nodes: dict[Any, dict[int, Verdict]] = {}  # of the user's own autograd functions: their results' places
         self.places: dict[tuple[Any, int], Verdict] = {}  # of every tensor with gradients, by its node
         self.has_hooks = False
         self.judge_gradient: Callable[[Verdict, Verdict, str], None] | None = None
+        self.code = None
         if self._candidate is None:
             self._begin_trace()
 
@@ -185,8 +186,8 @@ class Follower(Acting):
     def _are_expected(self, rest: Rest, values: Sequence[Any]) -> bool:
         """Compare the arguments that few calls have, and collect the numbers that they leave open."""
         given, others, kinds, numeric, drawn = rest
-        if drawn is not Drawn.NOTHING and self._draws.expect(drawn):
-            self._suspicions.note_draws(self._draws)
+        if drawn is not Drawn.NOTHING and self._watched_draws.expect(drawn):
+            self._suspicions.note_draws(self._watched_draws)
         for index, kind, name in given:
             value = values[index]
             is_made = getattr(value, self._attribute, 0) >= self._number
@@ -199,7 +200,7 @@ class Follower(Acting):
             if sign_of(values[index], self._sign) != sign:
                 return False
         for index, sign in numeric:
-            collect(sign, values[index], self._constant, self._generator, self._numbers)
+            collect(sign, values[index], self._constant, self.note_generator, self._numbers)
         return True
 
     def _note_hooks(
@@ -235,7 +236,7 @@ class Follower(Acting):
         self._log.entries.append(entry)
         if self._finished is None:  # numbers of calls after the losses have no part in them
             self._collect(signs, values)
-        self._note_reading(function, args, kwargs)
+        self.note_reading(function, args, kwargs)
         return None
 
     @property
@@ -253,7 +254,7 @@ class Follower(Acting):
 
     def _collect(self, signs: Sequence[Sign], values: Sequence[Any]) -> None:
         for sign, value in zip(signs, values, strict=True):
-            collect(sign, value, self._constant, self._generator, self._numbers)
+            collect(sign, value, self._constant, self.note_generator, self._numbers)
 
     def _depart(self, num_calls: int) -> None:
         """Leave the known program after some calls."""
@@ -268,8 +269,9 @@ class Follower(Acting):
             self.is_lost = True
             return
         self.tracer = tracer(
-            self._num_examples, self._first_seen, slot=self._slot, is_trained=self._is_trained, draws=self._draws
-        )
+            self._num_examples, self._first_seen, slot=self._slot, is_trained=self._is_trained,
+            draws=self._watched_draws,
+        )  # fmt: skip
         # unlike a bare push this tells torch's compiler, too, that a mode is active
         self.tracer.__enter__()  # type: ignore[no-untyped-call]
 
@@ -299,7 +301,7 @@ class Follower(Acting):
                 self._log.verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
         self._num_made += len(outputs)
         self._num_nodes = _num_nodes()
-        if self._draws.latest is not Drawn.NOTHING:
+        if self._draws is not None and self._draws.latest is not Drawn.NOTHING:
             if self._candidate is None:
                 self._log.draws[self._num_calls - 1] = self._draws.latest
             self._draws.latest = Drawn.NOTHING
@@ -350,7 +352,8 @@ class Follower(Acting):
             self._sees_all = self._sees_all and self._place_of(tensor) is not None
         return (GIVEN, type(tensor), self._number_of(tensor))
 
-    def _generator(self, generator: torch.Generator) -> None:
+    def note_generator(self, generator: torch.Generator) -> None:
+        """Note a generator of the program's own that numbers are drawn from."""
         self._suspicions.draws_again |= self._programs.drawn.has(state_of(generator))
 
     def _constant(self, tensor: Tensor) -> Any:
@@ -377,10 +380,14 @@ class Follower(Acting):
     def prove(self, losses: Tensor) -> Proof:
         """End the forward pass and return the finding; a program without fault will be recognised."""
         candidate = self._candidate
+        node: object = losses.grad_fn
+        # torch chooses among its own nodes as it likes
+        users_node = type(node) if isinstance(node, BackwardCFunction) else type(None)
         # the usual case: a known program from beginning to end, and nothing after its losses
         if candidate is not None and self.expected.place == len(candidate.entries):
             is_same = getattr(losses, self._attribute, 0) - self._number == candidate.losses
-            is_same = is_same and candidate.node is user_node(losses) and not self._errors
+            is_same = is_same and candidate.node is users_node and not self._errors
+            is_same = is_same and self._num_forks == FORKS.number
             is_usual = self._suspected is None and torch.initial_seed() == self._seed
             if is_same and (is_usual or self._suspicions.doubt is None):
                 numbers = tuple(self._numbers)
@@ -390,7 +397,7 @@ class Follower(Acting):
             self._log = self._candidate.beginning(self._num_calls, self._num_made, self._num_uses)
         end = len(self._log.entries) if self._losses is None else self._log.made_after[self._losses]
         candidate, kind = self._finished or self._candidate, kind_of(self._log.entries[:end])
-        self._node = user_node(losses)
+        self._node = users_node
         if self._node is not type(None):
             self._note_node(losses.grad_fn, losses)
         late = self._suspicions.write_after(self._log.entries[end:], end, self._losses, self._log.made_after)
@@ -400,7 +407,7 @@ class Follower(Acting):
                 late, self._log.uses, reads, Trace(num_examples=self._num_examples), kind_of(self._log.entries[:end])
             )
         is_known = candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end
-        doubt = self._doubt()
+        doubt = self.doubt()
         is_known = is_known and doubt is None and not self._errors
         if is_known and candidate is not None and candidate.node is self._node:
             self.is_lost = False
@@ -428,7 +435,8 @@ class Follower(Acting):
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
         reads = [*self._errors, *trace.reads]
         numbers = tuple(self._numbers[: num_numbers_in(self._log.entries[:end])])
-        return Proof(verdict, self._log.uses, reads, trace, kind, numbers, self._is_whole)
+        has_code = bool(self.nodes) or self.has_hooks
+        return Proof(verdict, self._log.uses, reads, trace, kind, numbers, self._is_whole, has_code=has_code)
 
     def _number_of_result(self, tensor: Tensor) -> int | None:
         number: int = getattr(tensor, self._attribute, 0) - self._number

@@ -166,6 +166,7 @@ class Proof:
         numbers: Floats and constants that it used.
         is_whole: Whether the trace, if there is one, begins with the program.
         known: The program that was recognised, if it was.
+        has_code: Whether code of the user's own runs in its backward pass, which is followed there.
     """
 
     losses: Verdict
@@ -176,6 +177,7 @@ class Proof:
     numbers: Sequence[Any] = ()
     is_whole: bool = False
     known: Known | None = None
+    has_code: bool = False
 
     @property
     def calls(self) -> Kind:

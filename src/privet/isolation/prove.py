@@ -8,17 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from privet.errors import ArgumentError, LossError, UnsupportedModel
 from privet.isolation.asking import Calls
-from privet.isolation.backward import followed
+from privet.isolation.backward import followed, wrapped
 from privet.isolation.follow import Follower
 from privet.isolation.parts import tensors_of, with_tensors
 from privet.isolation.place import Cause, Place, Verdict, single
 from privet.isolation.programs import Programs, Proof
 from privet.isolation.reads import Read
 from privet.isolation.sizes import Comparison, compare
+from privet.isolation.tracer import Trace
 from privet.isolation.watch import Watch
 
 # A batch of so many examples is cut in two, which takes less time than all of them and a few again.
@@ -113,17 +114,15 @@ def follow(loss_function: LossFunction, batch: Any) -> Proof:
 
 
 def _compared(loss_function: LossFunction, batch: Any, resized: Any) -> Finding:
-    proof, backward = _follow(loss_function, batch, _num_examples(batch))
-    twin, _ = _follow(loss_function, resized, _num_examples(resized))
-    assert proof.trace is not None, "a program that was never seen is traced"
-    assert twin.trace is not None, "a program that was never seen is traced"
+    proof, whole, backward = _follow(loss_function, batch, _num_examples(batch))
+    twin, other, _ = _follow(loss_function, resized, _num_examples(resized))
     is_twin = isinstance(twin.losses, Cause) and not isinstance(proof.losses, Cause)
     return Finding(
         losses=twin.losses if is_twin else proof.losses,
         reads=[*proof.refused, *twin.refused],
-        sizes=compare(proof.trace, twin.trace),
+        sizes=compare(whole, other),
         backward=backward,
-        num_operations=len(proof.trace.entries),
+        num_operations=len(whole.entries),
         calls=proof.calls,
     )
 
@@ -144,7 +143,8 @@ def _with_first_again(tensor: Tensor) -> Tensor:
     return torch.cat([tensor, tensor[:1]])
 
 
-def _follow(loss_function: LossFunction, batch: Any, num_examples: int) -> tuple[Proof, Sequence[str]]:
+def _follow(loss_function: LossFunction, batch: Any, num_examples: int) -> tuple[Proof, Trace, Sequence[str]]:
+    """Return the finding, the trace of the forward pass and of user code in the backward pass, and what that lacks."""
     place = single(0) if num_examples == 1 else Place(0, 1, 1, 0, num_examples)
     given = {id(tensor) for tensor in tensors_of(batch)}
     follower = Follower(
@@ -154,8 +154,9 @@ def _follow(loss_function: LossFunction, batch: Any, num_examples: int) -> tuple
         lambda tensor: (tensor.shape, tensor.dtype),
         {},
     )
+    calls = _Calls(follower)
     try:
-        with _Calls(follower):
+        with calls:
             losses: object = loss_function(batch)
         if not isinstance(losses, Tensor) or losses.shape != (num_examples,):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
@@ -167,14 +168,19 @@ def _follow(loss_function: LossFunction, batch: Any, num_examples: int) -> tuple
     follower.leave()
     try:
         proof = follower.prove(losses)
-        return proof, _follow_back(losses, follower)
+        assert proof.trace is not None, "a program that was never seen is traced"
+        assert follower.tracer is not None, "a program that was never seen is traced"
+        faults = _follow_back(losses, follower, calls.hooked)
+        backward = follower.tracer.trace
+        return proof, proof.trace if backward is proof.trace else proof.trace.and_then(backward), faults
     finally:
         follower.release()
 
 
-def _follow_back(losses: Tensor, follower: Follower) -> Sequence[str]:
+def _follow_back(losses: Tensor, follower: Follower, hooked: Sequence[GradientEdge]) -> Sequence[str]:
     """Run user-written code of the backward pass, if there is any; return the reasons why it is not proven."""
     edges = [GradientEdge(*edge) for node in follower.nodes for edge in node.next_functions if edge[0] is not None]
+    edges += hooked
     if not edges:
         return ()
     watch = Watch()
@@ -192,8 +198,15 @@ class _Calls(Calls):
     def __init__(self, follower: Follower) -> None:
         super().__init__()
         self._follower = follower
+        self.hooked: list[GradientEdge] = []
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is Tensor.grad_fn.__get__:  # type: ignore[union-attr]
+            self._follower.note_node()
+        if func is Tensor.register_hook and self._follower.verdict(args[0]) is not None:
+            self._follower.note_hook()
+            self.hooked.append(get_gradient_edge(args[0]))
+            args = (args[0], wrapped(args[1], args[0], self._follower), *args[2:])
         self._follower.before(func, args, kwargs)
         result = func(*args, **kwargs)
         self._follower.after(tensors_of(result))

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 
 from privet.isolation.drawing import Drawn
 
@@ -371,9 +370,3 @@ def kind_of(entries: Sequence[Entry]) -> tuple[Any, ...]:
 def num_numbers_in(entries: Sequence[Entry]) -> int:
     """Return the number of open numbers in some calls."""
     return sum(num_numbers(sign) for entry in entries for sign in entry.signs)
-
-
-def user_node(losses: Tensor) -> type:
-    """Return the kind of node behind the losses if it is the user's own; torch chooses among its own as it likes."""
-    node: object = losses.grad_fn
-    return type(node) if isinstance(node, BackwardCFunction) else type(None)

@@ -78,7 +78,10 @@ class Comparison:
 
 
 def compare(one: Trace, other: Trace) -> Comparison:
-    """Follow values that depend on the number of examples through a program to its last result, the losses."""
+    """Follow values that depend on the number of examples through a program to its losses.
+
+    Where user code of the backward pass was followed, what it hands on counts like the losses.
+    """
     entries = _used(one), _used(other)
     if len(entries[0]) != len(entries[1]) or not one.entries:
         return Comparison(False)
@@ -93,6 +96,7 @@ def compare(one: Trace, other: Trace) -> Comparison:
 def _used(trace: Trace) -> list[Entry]:
     """Return the operations without copies that autograd keeps for itself where an input wants gradients."""
     used = {spec.serial for entry in trace.entries for spec in entry.call.specs} | {trace.losses}
+    used.update(serial for serial, _ in trace.sent_back)
     return [
         entry
         for entry in trace.entries
@@ -129,10 +133,14 @@ class _State:
 
     @property
     def fault(self) -> Cause | None:
-        """The cause that reaches the losses, if any does."""
+        """The cause that reaches the losses or a gradient, if any does."""
         if self.one.losses is None:
             return None
-        return self.tainted.get(self.one.losses) or self.memory.get(self.one.memory_of_losses)
+        for serial, memory in ((self.one.losses, self.one.memory_of_losses), *self.one.sent_back):
+            found = self.tainted.get(serial) or self.memory.get(memory)
+            if found is not None:
+                return found
+        return None
 
     def note(self, entry: Entry, twin: Entry) -> None:
         """Go on by one operation."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from privet.errors import UnsupportedModel
 from privet.isolation.call import Call, name_of, specs_in
 from privet.isolation.changing import argument_of, tensors_in, writes_of, written_among
-from privet.isolation.constants import OnDevice, constant_of, glance_at, is_range, numbers_of
-from privet.isolation.drawing import GlobalDraws, draws
+from privet.isolation.constants import OnDevice, constant_of, glance_at, is_range, numbers_of, works_by_itself
+from privet.isolation.drawing import UNEVEN, GlobalDraws, draws, draws_unevenly
 from privet.isolation.lines import asked, is_asked_by_privet, user_line
 from privet.isolation.memory import Written
 from privet.isolation.numbering import count, keep_counting, limit
@@ -95,6 +95,8 @@ class Trace:
     doubt: Cause | None = None  # a call of foreign code, which may do more with the examples than compute its results
     losses: int | None = None  # the serial number of the losses
     memory_of_losses: int = -1  # the memory they lie in
+    sent_back: list[tuple[int, int]] = field(default_factory=list)  # serial numbers and memory of the user's gradients
+    overwritten: Cause | None = None  # a write in the backward pass into memory of the forward pass, which mixes
     is_hidden: bool = False  # whether an operation came from code that shows no calls, such as scripted code
 
     def end(self) -> None:
@@ -102,6 +104,13 @@ class Trace:
         made = [place for place, entry in enumerate(self.entries, 1) if self._makes_losses(entry)]
         if made:
             del self.entries[made[-1] :]
+
+    def and_then(self, backward: Trace) -> Trace:
+        """Return this trace of a forward pass with the user's own code of the backward pass after it."""
+        return replace(
+            self, entries=[*self.entries, *backward.entries], constants=self.constants | backward.constants,
+            sent_back=backward.sent_back,
+        )  # fmt: skip
 
     def _makes_losses(self, entry: Entry) -> bool:
         return any(spec.serial == self.losses for spec in entry.call.out_specs)
@@ -140,6 +149,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._memories: dict[int, StorageWeakRef] = {}  # held, so that no other memory gets their identity
         self._touched: set[int] = set()  # memory that was written to
         self.harmless = ""  # why the reads of the call that is being carried out are, if they are
+        self._forward: frozenset[int] | None = None  # its memory, once the backward pass has begun
+        self._is_opening = False  # a tensor whose class carries its operations out, one of which comes next
+        self.depth = 0  # of the user's own code in the backward pass, which alone is followed there
         self._num_specs = 0
 
     def mark(self, tensor: Tensor, verdict: Verdict) -> None:
@@ -153,6 +165,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def give(self, tensor: Tensor, verdict: Verdict) -> None:
         """Give the verdict on a tensor that was made while the tracer was not active."""
         self._new(tensor, verdict)
+
+    def turn_back(self) -> Trace:
+        """Begin with the backward pass, in which only the user's own code is followed; return the forward trace."""
+        forward, self._forward = self.trace, frozenset(self._memories)
+        self.trace = Trace(num_examples=forward.num_examples)  # its users keep the other
+        return forward
+
+    def send_back(self, grad: Tensor) -> Verdict:
+        """Note a gradient that the user's code hands on; return the verdict on it."""
+        spec = self.spec(grad)
+        self.trace.sent_back.append((spec.serial, spec.memory))
+        return spec.verdict
 
     def release(self) -> None:
         """Let go of every tensor."""
@@ -248,6 +272,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Carry out the operation, then note it."""
+        if any(map(works_by_itself, types)):
+            return self._open_up(func, types, args, kwargs or {})
         return self._follow(func, args, kwargs or {})
 
     def _follow(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -259,7 +285,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         seen = [self._seen(arg) for arg in args]
         if func.namespace not in _TORCH and any(spec.verdict is not None for spec in specs_in(seen)):
-            self.trace.doubt = self.trace.doubt or Cause(Fault.NO_RULE, name_of(func), "it has no rule", user_line())
+            self._doubt(func, "it has no rule")
+        elif draws_unevenly(func, args, kwargs) and any(spec.verdict is not None for spec in specs_in(seen)):
+            self._doubt(func, UNEVEN)
         named = {name: self._seen(value) for name, value in kwargs.items()} if kwargs else kwargs
         try:
             if self._draws is not None and draws(func) and kwargs.get("generator") is None:
@@ -271,6 +299,22 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
         self._note(func, args, kwargs, seen, named, result)
         return result
+
+    def _doubt(self, func: OpOverload, reason: str) -> None:
+        """Note an operation that may do more with the examples than compute its results."""
+        self.trace.doubt = self.trace.doubt or Cause(Fault.NO_RULE, name_of(func), reason, user_line())
+
+    def _open_up(self, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Follow what a class of tensors does for an operation, instead of the operation."""
+        if self._is_opening:
+            self._is_opening = False
+            return NotImplemented
+        self._is_opening, self.trace.is_hidden = True, True
+        try:
+            with self:
+                return func(*args, **kwargs)
+        finally:
+            self._is_opening = False
 
     def _note_error(self, func: OpOverload, seen: list[Any], named: dict[str, Any]) -> None:
         """Note an error: code that catches it learns something about the numbers of the arguments."""
@@ -320,7 +364,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.out_specs[0].iota = (0, 1)
         line, is_shown = asked()
         self.trace.is_hidden = self.trace.is_hidden or not is_shown
-        self.trace.entries.append(Entry(call, mutated, constant, line))
+        if self._forward is None or self.depth:
+            self.trace.entries.append(Entry(call, mutated, constant, line))
 
     def _note_read(self, call: Call, result: Any) -> None:
         """Note a result that is no tensor: Python was told something about the numbers of the arguments."""
@@ -350,6 +395,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 verdict = verdicts[min(place, len(verdicts) - 1)]
                 before = self.spec(tensor)
                 mutated.append(before.serial)
+                if self.depth and self._forward is not None and before.memory in self._forward:
+                    self.trace.sent_back.append((before.serial, before.memory))
+                    if isinstance(verdict, Cause):
+                        self.trace.overwritten = self.trace.overwritten or verdict
                 self._touched.add(before.memory)
                 if verdict != before.verdict or isinstance(verdict, Cause):
                     self._written.note(tensor, before, verdict, call, self.trace.num_examples)

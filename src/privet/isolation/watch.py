@@ -122,6 +122,7 @@ class Watch:
     _families: dict[Kind, Family] = field(default_factory=dict)
     _tried: dict[str, None] = field(default_factory=dict)
     _waived: dict[str, None] = field(default_factory=dict)
+    _begun: Proof | None = None  # whose backward pass runs code of the user's own, which is judged with the rest
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Watch:
         """A copy of a model whose engine is hooked to it brings no session of its own."""
@@ -183,6 +184,7 @@ class Watch:
         Raises:
             UnsupportedModel: if it mixes them, or reads numbers of theirs into Python, naming the line.
         """
+        self._begun = None
         if proof.trace is None:
             self.check_numbers(proof)
             return True
@@ -196,7 +198,10 @@ class Watch:
             return False
         if proof.trace.num_examples == 1:  # a single example cannot be mixed
             return True
-        self._check_sizes(proof, proof.trace)
+        if proof.has_code:
+            self._begun = proof
+        else:
+            self._check_sizes(proof, proof.trace)
         return True
 
     def note_tried(self, reason: str) -> None:
@@ -213,13 +218,28 @@ class Watch:
         settled = () if waiting else (ONE_SIZE,)
         self.evidence = Evidence(tried=(*self._tried, *waiting), settled=settled, waived=tuple(self._waived))
 
-    def check_backward(self, trace: Trace) -> None:
-        """Refuse user code of a backward pass that reads numbers into Python.
+    def check_backward(self, trace: Trace, doubt: Cause | None) -> None:
+        """Judge the user's own code of a backward pass, and the program whose forward pass was judged before.
+
+        Args:
+            trace: The operations of that code, and its reads.
+            doubt: Why its acts are not proven, if they are not.
 
         Raises:
             UnsupportedModel: naming the line.
         """
+        proof, self._begun = self._begun, None
         self._check_reads([read for read in trace.reads if not read.allowed_because])
+        if trace.num_examples == 1:  # a single example cannot be mixed
+            return
+        overwritten = trace.overwritten
+        if overwritten is not None and overwritten.fault is Fault.MIXES:
+            raise mixes(overwritten)
+        for cause in (overwritten, doubt):
+            if cause is not None and str(cause)[:_LONGEST] not in self._tried:
+                self.note_tried(f"the backward pass: {cause}")
+        if proof is not None and proof.trace is not None:
+            self._check_sizes(proof, proof.trace.and_then(trace))
 
     def _check_reads(self, refused: Sequence[Read]) -> None:
         if refused and not self.has_waived(Check.READS):
@@ -244,7 +264,8 @@ class Watch:
         assert isinstance(proof.losses, Place), "a program that is recognised was proven"
         size = proof.losses.num
         if family.is_compared:
-            if not agree(family.numbers, proof.numbers, family.base):
+            uses_numbers = family.numbers or proof.numbers
+            if uses_numbers and not agree(family.numbers, proof.numbers, family.base):
                 self.cuts_until = self.step + 1
                 self._wait(family, proof, None, size)
         elif family.awaits_numbers and family.step == self.step and family.num_examples != size:

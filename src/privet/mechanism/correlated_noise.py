@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from privet.mechanism.noise import Array
 
 _FIRST_ROWS = 256
+FREELY_KEPT = 1 << 29
+"""Past draws that take at most this many bytes are kept: making them again would take time and save little."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,16 +160,17 @@ class BandedGaussian(CorrelatedNoise):
 class BandedInverseGaussian(CorrelatedNoise):
     """Normal noise whose inverse factorisation is banded (Kalinin et al. 2025): a short weighted sum of past draws.
 
-    The draws of earlier steps are made again from their numbers, so the noise takes no memory. A contribution reaches
-    every later release. So the cost is proven for a fixed order alone (``Cyclic`` or ``FullBatch``), over a number of
-    epochs that is known beforehand, without amplification by sampling.
+    Draws of earlier steps can be made again from their numbers, so the noise of a large model takes no memory. Those of
+    a small one, or of adapters, are kept, which is faster. A contribution reaches every later release. So the cost is
+    proven for a fixed order alone (``Cyclic`` or ``FullBatch``), over a number of epochs that is known beforehand,
+    without amplification by sampling.
 
     Attributes:
         coefficients: The first column of C^-1: 1, then numbers that are zero or less, so that C has no negative entry.
         batches: Batches of an epoch of the sampling, in a fixed order.
         epochs: Epochs of the sampling, at most.
-        keeps_past: Keep the draws of ``bands - 1`` steps in memory instead of making them again. The noise is the same,
-            bit for bit.
+        keeps_past: Keep the draws of ``bands - 1`` steps in memory, however much they take. Otherwise they are kept up
+            to 512 MiB, and beyond that made again in every step. The noise is the same, bit for bit.
         noise_multiplier: The multiplier of a Gaussian release whose composition over all epochs costs as much as the
             run. None until the plan is calibrated.
     """
@@ -233,12 +236,12 @@ class BandedInverseGaussian(CorrelatedNoise):
         if self.is_independent:
             return FixedNoise(noise=self, layout=layout)
         self._refuse_mask(has_mask)
-        return BandedInverseGaussianRun(noise=self, layout=layout)
+        return BandedInverseGaussianRun(noise=self, layout=layout, freely_kept=FREELY_KEPT)
 
 
 @dataclass(kw_only=True)
 class _CorrelatedRun:
-    """What both runs share: the size of the draws, the event, and the size of the noise of each step."""
+    """The common part of both runs: the size of the draws, the event, and the size of the noise of each step."""
 
     noise: CorrelatedNoise
     layout: Layout
@@ -324,9 +327,14 @@ class BandedGaussianRun(_CorrelatedRun):
 
 @dataclass(kw_only=True)
 class BandedInverseGaussianRun(_CorrelatedRun):
-    """:class:`BandedInverseGaussian` in one run: the numbers of past draws, and the draws if they are kept."""
+    """:class:`BandedInverseGaussian` in one run: the numbers of past draws, and the draws if they are kept.
+
+    Attributes:
+        freely_kept: Bytes of past draws that are kept without being asked for.
+    """
 
     noise: BandedInverseGaussian
+    freely_kept: int
     _numbers: list[int] = field(default_factory=list, repr=False)
     _kept: list[Tensor] = field(default_factory=list, repr=False)
 
@@ -357,11 +365,12 @@ class BandedInverseGaussianRun(_CorrelatedRun):
         newest = _draw(clipped.flat, source, std, number)
         total = newest.clone()
         _, *later = self.noise.coefficients
+        keeps = self.noise.keeps_past or len(later) * newest.nbytes <= self.freely_kept
         for place, (coefficient, past) in enumerate(zip(later, self._numbers, strict=False)):
-            drawn = self._kept[place] if self.noise.keeps_past else _draw(clipped.flat, source, std, past)
+            drawn = self._kept[place] if keeps else _draw(clipped.flat, source, std, past)
             total.add_(drawn, alpha=coefficient)
         self._numbers = [number, *self._numbers][: len(later)]
-        if self.noise.keeps_past:
+        if keeps:
             self._kept = [newest, *self._kept][: len(later)]
         return self._released(clipped, total, std)
 

@@ -3,7 +3,7 @@
 A run releases ``C G + Z`` row by row, where row ``t`` of ``G`` is the clipped sum of step ``t``, ``C`` is a lower
 triangular Toeplitz matrix with first column ``c``, and ``Z`` is independent normal noise. The model sees
 ``G + C^-1 Z``: independent steps for an attacker who multiplies by ``C``, but noise that largely cancels in the sum of
-the updates, which is what the weights are made of.
+the updates, of which the weights are made.
 
 ``c`` is written as a power series, so a product of matrices is a product of series and an inverse is a division. A
 *workload* is the series that turns the gradients of all steps into the weights: 1 / ((1 - m x)(1 - w x)) for momentum

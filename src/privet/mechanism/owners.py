@@ -6,14 +6,17 @@ add-or-remove.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, Self
+from numbers import Number
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privet import checks
 from privet.errors import DataError
 
 if TYPE_CHECKING:
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
 
 Indices = NDArray[np.int64]
 
-# What holds several names at once.
-_SEVERAL = (list, tuple, set, frozenset, dict, np.ndarray)
+# Types that hold several names at once.
+_SEVERAL = (list, tuple, set, frozenset, dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,10 +43,11 @@ class Owners:
         """Number the persons of records, given by any names, in the order of the records.
 
         Raises:
-            DataError: a name is missing, or a record has several; without a word about whose they are.
+            DataError: a name is missing, may stand for two persons, or may be one of two names of a person, or a record
+                has several names; without a word about whose they are.
         """
-        numbers: dict[object, int] = {}
-        return cls(of_record=np.array([_number(name, numbers) for name in names], dtype=np.int64))
+        seen = _Names()
+        return cls(of_record=np.array([seen.number(name) for name in names], dtype=np.int64))
 
     @cached_property
     def num_records_of(self) -> Indices:
@@ -86,21 +90,81 @@ class Owners:
         return records, np.minimum(sizes, max_records)
 
 
-def _number(name: object, numbers: dict[object, int]) -> int:
-    if isinstance(name, _SEVERAL) and not (isinstance(name, np.ndarray) and name.ndim == 0):
+@dataclass(kw_only=True, eq=False)
+class _Names:
+    """The names of persons that were seen, each with its number."""
+
+    _numbers: dict[object, int] = field(default_factory=dict)
+    _kind: type | None = None
+
+    def number(self, name: object) -> int:
+        """Return the number of a name; a new name gets the next one.
+
+        Guarantee: one person under one spelling has one number, whatever type of number or array holds the name. Names
+            that are missing are refused, and so are names that may be one for two persons, or two for one.
+        """
+        plain = _plain(name)
+        kind = Number if isinstance(plain, Number) else type(plain)
+        if self._kind is None:
+            self._kind = kind
+        if kind is not self._kind:
+            raise DataError(
+                f"Some names of persons are of type {self._kind.__name__} and others of type {kind.__name__}, so one "
+                "person may have two names, such as 1 and '1'. Give all names one type."
+            )
+        try:
+            return self._numbers.setdefault(plain, len(self._numbers))
+        except TypeError:
+            raise DataError(f"{kind.__name__} cannot name a person. Use a number or a text.") from None
+
+
+def _plain(name: object) -> object:
+    """Return a name without its array, and a text without surrounding spaces.
+
+    Raises:
+        DataError: it is missing, holds several names, or is too large a number to be exact.
+    """
+    if isinstance(name, _SEVERAL) or math.prod(getattr(name, "shape", ())) > 1:
         raise DataError(
             "A record names several owners, and no sampling here bounds the records of each of them. Give each record "
             "one owner (split it, or keep one name), or leave such records out; docs/persons.md says more."
         )
     item = getattr(name, "item", None)
-    plain = item() if callable(item) else name  # scalars of numpy and torch: equal numbers are one person
-    if plain is None or plain != plain or not str(plain).strip():
-        raise DataError("A record names no person, so nobody knows whose it is. Give each a name, or leave it out.")
-    return numbers.setdefault(plain, len(numbers))
+    plain = item() if callable(item) and math.prod(getattr(name, "shape", ())) else name  # of numpy, or of torch
+    if isinstance(plain, str):
+        plain = plain.strip()
+    if _is_missing(plain):
+        raise DataError(
+            "A record names no person, so nobody knows whose it is. Words for missing values, such as nan, None or NA, "
+            "are no names. Give each a name, or leave it out."
+        )
+    if isinstance(plain, float) and abs(plain) >= _exact_below(name):
+        raise DataError(
+            "The name of a person is a floating-point number so large that two persons may have been rounded to it. "
+            "Give names as integers or texts; pandas turns integers into floats where one is missing."
+        )
+    return plain
+
+
+def _is_missing(plain: Any) -> bool:
+    if plain is None or math.prod(getattr(plain, "shape", ())) == 0:
+        return True
+    if isinstance(plain, str | bytes):
+        return checks.is_missing(plain if isinstance(plain, str) else plain.decode("latin-1"))
+    try:
+        return bool(plain != plain)
+    except (TypeError, ValueError):
+        return True  # what is neither equal nor unequal to itself is pandas' missing value
+
+
+def _exact_below(name: object) -> float:
+    """Return the number up to which floating-point numbers of this type count integers one by one."""
+    kind = str(getattr(name, "dtype", "float64")).removeprefix("torch.")
+    return {"float64": 2.0**53, "float32": 2.0**24, "float16": 2.0**11}.get(kind, 2.0**8)
 
 
 class Pool(Sized, Protocol):
-    """What a sampler draws from: its items are persons, or records that were kept."""
+    """The items of a sampler: persons, or records that were kept."""
 
     def records(self, items: Indices, rng: np.random.Generator) -> Indices:
         """Return the records of drawn items: one row per item, padded as :func:`padded` says; or one number each."""
@@ -128,7 +192,7 @@ class Contribution(Protocol):
         ...
 
     def pool(self, owners: Owners, rng: np.random.Generator) -> Pool:
-        """Return what a run draws from; whatever is chosen once for the whole run is chosen here."""
+        """Return the items of a run; whatever is chosen once for the whole run is chosen here."""
         ...
 
 

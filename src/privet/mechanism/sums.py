@@ -43,7 +43,7 @@ class Scatter(Protocol):
         """Add this rank's part of the sum over all ranks to ``flat``, parameter by parameter.
 
         Args:
-            form: Adds what this rank has of the parameter at a position of the layout to zeros in its whole shape.
+            form: Adds this rank's part of the parameter at a position of the layout to zeros in its whole shape.
                 Called once for each, in an order that is the same on all ranks.
             flat: This rank's part of the sum.
 

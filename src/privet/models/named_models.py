@@ -24,7 +24,7 @@ from privet.models.convolutional import (
 from privet.models.dense import logistic_regression, mlp_64_64, mlp_1000
 from privet.models.minilm import minilm_lora
 from privet.models.oriented_edges import oriented_edges
-from privet.models.standardised import table_curved, table_linear
+from privet.models.standardised import table_classes, table_curved, table_linear
 from privet.models.vision_transformer import small_vit
 from privet.models.wide_networks import wrn_16_4, wrn_40_4
 
@@ -73,6 +73,7 @@ _TASKS: Mapping[str, tuple[ModelFactory, tuple[int, ...], int, str]] = {
     "wrn_40_4": (wrn_40_4, _COLOUR, 10, "WRN-40-4 with standardised filters and group norm, for CIFAR-10"),
     "logistic_regression": (logistic_regression, _GREY, 10, "Linear classifier: a convex problem"),
     "table_linear": (table_linear, (8,), 1, "Softmax, linear or Poisson regression on privately standardised columns"),
+    "table_classes": (table_classes, (8,), 3, "Softmax regression on such columns for more than two classes"),
     "table_curved": (table_curved, (8,), 1, "The same with fixed cosines of the columns, for tables of many records"),
     "minilm_lora": (minilm_lora, (64,), 2, "Pre-trained MiniLM with LoRA adapters, for sentences; needs privet[text]"),
     "convex_relu": (convex_relu, _GREY, 10, "Two-layer ReLU network with 100 fixed gates: convex, proven constants"),

@@ -40,7 +40,9 @@ class StandardisedModel(nn.Module):
         outputs of a record depend on other records through the weights alone.
     """
 
-    def __init__(self, num_inputs: int, num_outputs: int, *, num_curves: int = 0, width: float = 1.0) -> None:
+    def __init__(
+        self, num_inputs: int, num_outputs: int, *, num_curves: int = 0, width: float = 1.0, intercept: float = 1.0
+    ) -> None:
         """Make the model with all weights zero.
 
         Args:
@@ -48,9 +50,11 @@ class StandardisedModel(nn.Module):
             num_outputs: Outputs of the task.
             num_curves: Fixed random cosines of the standardised inputs beside them, for relations that are not linear.
             width: How far the cosines reach, in standard deviations.
+            intercept: The constant input, whose part of a record's gradient is lost to the columns where it is clipped.
         """
         super().__init__()
         size = checks.count("num_inputs", num_inputs)
+        self.intercept = checks.positive("intercept", intercept)
         self.statistics = nn.Linear(2 * size + 1, 1, bias=False)
         self.linear = nn.Linear(size + 1 + num_curves, checks.count("num_outputs", num_outputs), bias=False)
         nn.init.zeros_(self.statistics.weight)
@@ -75,7 +79,7 @@ class StandardisedModel(nn.Module):
         means, spreads = self._means_and_spreads(values.shape[1])
         scaled = ((values - means) / spreads).clamp(-_FARTHEST, _FARTHEST)
         size = scaled.shape[1]
-        parts = [scaled / math.sqrt(size), torch.ones_like(scaled[:, :1])]
+        parts = [scaled / math.sqrt(size), torch.full_like(scaled[:, :1], self.intercept)]
         if self.directions.shape[1]:
             curves = torch.cos(scaled @ self.directions + self.phases)
             parts.append(curves * (_LENGTH_OF_CURVES * math.sqrt(2 / self.directions.shape[1])))
@@ -105,3 +109,12 @@ def table_linear(input_shape: Sequence[int] = (8,), num_classes: int = 1) -> nn.
 def table_curved(input_shape: Sequence[int] = (8,), num_classes: int = 1) -> nn.Module:
     """Build the same with 200 fixed cosines of the standardised columns beside them, for tables of many records."""
     return StandardisedModel(math.prod(input_shape), num_classes, num_curves=200)
+
+
+def table_classes(input_shape: Sequence[int] = (8,), num_classes: int = 3) -> nn.Module:
+    """Build the softmax regression for more than two classes, which leaves more of a clipped gradient to the columns.
+
+    Each of many classes is rare, so that little is to be learned by an intercept, and its share of a record's gradient
+    would be that of all columns together.
+    """
+    return StandardisedModel(math.prod(input_shape), num_classes, intercept=num_classes**-0.5)

@@ -64,7 +64,7 @@ class WideBlock(nn.Module):
         """Add the transformed images to the shortcut."""
         ready = self.first_norm(functional.relu(images))
         moved = self.second(self.second_norm(functional.relu(self.first(ready))))
-        # The shortcut of a block that changes the shape starts from what the convolutions see.
+        # The shortcut of a block that changes the shape starts from the input of the convolutions.
         found: Tensor = moved + self.shortcut(images if isinstance(self.shortcut, nn.Identity) else ready)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from privet.effects.reliability import CalibrationReport
 from privet.errors import CheckpointError
 from privet.plan import Plan
 from privet.reports.audits import AuditRecord, read_audit
+from privet.reports.coefficients import Coefficients, coefficients_of
 from privet.reports.long_tail_pictures import read_picture
 from privet.reports.reconstruction_rows import read_rebuilt
 from privet.runs.evaluated import PrivateEvaluation, stored_evaluation
@@ -29,6 +31,8 @@ from privet.runs.run_files import RunFiles, listed, read_json, read_lines, read_
 # Deciles of the gradient norms of a batch, with minimum and maximum.
 NUM_NORM_QUANTILES = 11
 NOT_RECORDED = "not recorded"
+# The files of a user's own data in a recipe, as a run keeps it: absolute, on any system.
+_DATA_FILE = re.compile(r'^(train|test) = "(?:[^"\n]*[/\\])?([^"/\\\n]+)"$', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,7 @@ class RunContent:
     Attributes:
         folder: The run's folder.
         recipe: The recipe; None for a training loop of the user's own.
-        recipe_text: The recipe file.
+        recipe_text: The recipe file, in which files of the user's own data are named without their folders.
         plan: The plan.
         promised: The plan's guarantee.
         ledger: The checked ledger.
@@ -66,6 +70,7 @@ class RunContent:
         rebuilt: Measures of test pictures rebuilt from gradients, if the attack was run.
         rebuilt_pictures: The rebuilt pictures as a data URL.
         evaluation: The newest private evaluation, if there was one.
+        coefficients: What a linear model of a table goes by, by target.
     """
 
     folder: Path
@@ -87,6 +92,7 @@ class RunContent:
     rebuilt: RebuiltReport | None = None
     rebuilt_pictures: str | None = None
     evaluation: PrivateEvaluation | None = None
+    coefficients: tuple[Coefficients, ...] = ()
 
     @property
     def title(self) -> str:
@@ -148,7 +154,7 @@ def gather(folder: str | Path) -> RunContent:
     return RunContent(
         folder=files.folder,
         recipe=recipe,
-        recipe_text=read_text(files.recipe),
+        recipe_text=_without_folders(read_text(files.recipe)),
         plan=plan,
         promised=plan.guarantee(),
         ledger=check_ledger(files.folder),
@@ -165,6 +171,7 @@ def gather(folder: str | Path) -> RunContent:
         rebuilt=read_rebuilt(files) if recipe.is_public else None,
         rebuilt_pictures=read_picture(files.reconstruction_pictures) if recipe.is_public else None,
         evaluation=stored_evaluation(files),
+        coefficients=coefficients_of(files, recipe),
     )
 
 
@@ -239,3 +246,8 @@ def _environments(files: RunFiles) -> tuple[Mapping[str, Any], ...]:
         return ()
     found = read_json(files.environment).get("processes", [])
     return tuple(entry for entry in found if isinstance(entry, Mapping)) if isinstance(found, list) else ()
+
+
+def _without_folders(recipe: str) -> str:
+    """Return a recipe whose data files are beside it, as a reader would put them: folders tell about a machine."""
+    return _DATA_FILE.sub(r'\1 = "\2"', recipe)

@@ -106,7 +106,7 @@ def first_page(content: RunContent, *, language: str = "en", sheet: DataSheet | 
         scale_text=say("scale_text", epsilon=rounded_up(spent.epsilon)),
         zones=_zones(spent.epsilon, say) if is_promised else (),
         place=_place(spent.epsilon),
-        epsilon=rounded_up(spent.epsilon),
+        epsilon=say.number(rounded_up(spent.epsilon)),
         uncovered_title=say("uncovered"),
         uncovered=tuple(say(f"uncovered_{name}") for name in ("learned", "new", "wrong", "other", "exact")),
         words_title=say("words"),
@@ -137,7 +137,7 @@ def _cost(content: RunContent, say: Messages) -> tuple[str, ...]:
         figures = content.evaluation.figures
         first = figures.headline[0]
         ends = {"low": shown(first, first.low), "high": shown(first, first.high)}
-        told = {"name": first.name, "value": shown(first, first.value), **ends}
+        told = {"name": say.measure(first.name), "value": shown(first, first.value), **ends}
         constant = next((shown(each, each.value) for each in figures.constant if each.name == first.name), None)
         if constant is None:
             sentences.append(say("cost_measured_alone", **told))
@@ -148,7 +148,8 @@ def _cost(content: RunContent, say: Messages) -> tuple[str, ...]:
     elif content.metrics is not None and content.metrics.measures and content.is_public:
         row = content.metrics.measures[0]
         texts = [f"{100 * x:.1f} %" if row.name == "accuracy" else f"{x:.3g}" for x in (row.value, row.low, row.high)]
-        sentences.append(say("cost_measured_alone", name=row.name, value=texts[0], low=texts[1], high=texts[2]))
+        name = say.measure(row.name)
+        sentences.append(say("cost_measured_alone", name=name, value=texts[0], low=texts[1], high=texts[2]))
     else:
         sentences.append(say("cost_unmeasured"))
     return tuple(sentences)

@@ -54,18 +54,19 @@ def with_tuned_learning_rate(recipe: Recipe, files: RunFiles) -> Recipe:
     optimizer = recipe.training.optimizer
     if files.is_run:
         began_with = stored_recipe(files).training.optimizer
-        return _with_rate(recipe, began_with.learning_rate) if type(began_with) is type(optimizer) else recipe
+        return with_rate(recipe, began_with.learning_rate) if type(began_with) is type(optimizer) else recipe
     if isinstance(optimizer, DPAdamSettings | DPAdamWSettings):
         return recipe
     device = choose_device(recipe.training.device)
     train, held_out = _split(on_device(load_data(recipe).train, device))
     start = starting_model(recipe, device)
     rates = [optimizer.learning_rate * factor for factor in FACTORS]
-    losses = [_held_out_loss(_with_rate(recipe, rate), copy.deepcopy(start), train, held_out) for rate in rates]
-    return _with_rate(recipe, rates[losses.index(min(losses))])
+    losses = [_held_out_loss(with_rate(recipe, rate), copy.deepcopy(start), train, held_out) for rate in rates]
+    return with_rate(recipe, rates[losses.index(min(losses))])
 
 
-def _with_rate(recipe: Recipe, rate: float) -> Recipe:
+def with_rate(recipe: Recipe, rate: float) -> Recipe:
+    """Return a recipe with another learning rate."""
     optimizer = recipe.training.optimizer.model_copy(update={"learning_rate": rate})
     return recipe.model_copy(update={"training": recipe.training.model_copy(update={"optimizer": optimizer})})
 

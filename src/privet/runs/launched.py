@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import distributed, nn
 
 from privet.training.distributed.ranks import Point, Ranks, ranks_of
+
+Value = TypeVar("Value")
 
 
 def is_launched() -> bool:
@@ -70,3 +74,15 @@ def said_by_any(ranks: Ranks | None, own: Callable[[], bool]) -> Callable[[], bo
     if ranks is None:
         return own
     return lambda: bool(ranks.meet(Point.STOPPING, note=b"stop" if own() else b""))
+
+
+def done_by_first(ranks: Ranks | None, function: Callable[[], Value]) -> Value:
+    """Let rank 0 alone do something that the others wait for; return its value, which JSON can hold, on all of them."""
+    if ranks is None:
+        return function()
+    found = b""
+    with ranks.together(Point.PREPARING):
+        if ranks.is_first:
+            found = json.dumps(function()).encode()
+    value: Value = json.loads(ranks.bytes_of_first(found if ranks.is_first else None))
+    return value

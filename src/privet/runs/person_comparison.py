@@ -1,7 +1,8 @@
 """The two ways to protect persons with many records, compared at one guarantee from declared numbers.
 
-Both ways may use the same number of records in a step, which is their cost in time. Each is calibrated to the same
-epsilon, and compared by the noise of the mean gradient over the bound of one clipped gradient, *per signal*:
+Both ways may use the same number of records in a step, which is their cost in time, or all that they have if these are
+fewer. Each is calibrated to the same epsilon, and compared by the noise of the mean gradient over the bound of one
+clipped gradient, *per signal*:
 
 * If the records of a person agree, the mean over ``G`` of them is as long as each.
 * If they differ entirely, the mean is shorter by ``sqrt(G)``, so its bound and with it the noise can be as much lower.
@@ -16,8 +17,8 @@ from dataclasses import dataclass, replace
 
 from privet import checks
 from privet.errors import ArgumentError, PrivetError
-from privet.mechanism.persons import MOST_RECORDS, BoundedPersons, SampledPersons
-from privet.mechanism.sampling import Poisson, Sampling
+from privet.mechanism.persons import BoundedPersons, SampledPersons
+from privet.mechanism.sampling import FullBatch, Poisson, Sampling
 from privet.plan import Plan
 from privet.vocabulary import Unit
 
@@ -107,25 +108,27 @@ def compare_persons(plan: Plan, declared: DeclaredPersons, *, epsilon: float) ->
         declared: Declared numbers of persons and records.
         epsilon: Target of every way.
     """
-    caps = [2**power for power in range(int(math.log2(min(_LARGEST_CAP, declared.records_each))) + 1)]
+    largest = int(min(_LARGEST_CAP, declared.records_each))
+    caps = [*(2**power for power in range(_LARGEST_CAP) if 2**power < largest), largest]
     plans = [_sampled(plan, declared, cap) for cap in caps] + [_bounded(plan, declared, cap) for cap in caps]
     return [_calibrated(plan, each, epsilon) for each in plans if each is not None]
 
 
 def _sampled(plan: Plan, declared: DeclaredPersons, cap: int) -> SampledPersons | None:
     drawn = declared.records_per_step / cap
-    if not 1 <= drawn <= declared.num_persons:
-        return None
-    inner = Poisson.for_dataset(dataset_size=declared.num_persons, batch_size=drawn, steps=plan.num_steps)
-    return SampledPersons(sampling=inner, max_records=cap)
+    return None if drawn < 1 else SampledPersons(sampling=_drawn(plan, declared.num_persons, drawn), max_records=cap)
 
 
-def _bounded(plan: Plan, declared: DeclaredPersons, cap: int) -> BoundedPersons | None:
-    pool = declared.num_persons * cap
-    if declared.records_per_step > pool or cap > MOST_RECORDS:
-        return None
-    inner = Poisson.for_dataset(dataset_size=pool, batch_size=declared.records_per_step, steps=plan.num_steps)
+def _bounded(plan: Plan, declared: DeclaredPersons, cap: int) -> BoundedPersons:
+    inner = _drawn(plan, declared.num_persons * cap, declared.records_per_step)
     return BoundedPersons(sampling=inner, max_records=cap)
+
+
+def _drawn(plan: Plan, pool: int, batch_size: float) -> Sampling:
+    """Return a sampler of so many items of a pool on average, or of all if there are fewer."""
+    if batch_size >= pool:
+        return FullBatch(steps=plan.num_steps, expected_batch_size=pool)
+    return Poisson.for_dataset(dataset_size=pool, batch_size=batch_size, steps=plan.num_steps)
 
 
 def _calibrated(plan: Plan, sampling: SampledPersons | BoundedPersons, epsilon: float) -> PersonWay:

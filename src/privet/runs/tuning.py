@@ -1,19 +1,12 @@
 """Tuning as a job: trials of a recipe, charged in one ledger, of which the best is released.
 
-The folder of a search::
-
-    tuning.json     what was asked for, and the recipe of a trial with its calibrated noise
-    search.jsonl    the ledger of the search: its charges, each durable before a trial reads data
-    secret.json     the number of trials and the key of their settings; not to be shown
-    trials/         the runs; not to be shown, except where every trial is charged
-    chosen/         the best model, its recipe, its guarantee and its statement, which include the search
-
 A trial that was broken off is not taken up again. It is charged in full, beside the search, and another is run in its
 place: what its process may have left behind is covered, and all trials that are compared are whole runs.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 import shutil
 from collections.abc import Callable
@@ -22,20 +15,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from privet.accounting.calibration import calibrate_noise
 from privet.accounting.guarantee import SEEDED, Guarantee
 from privet.accounting.ledger import Ledger, LedgerView
 from privet.accounting.ledger.heads import UserHeads
 from privet.datasets.arrays import ArrayDataset
+from privet.datasets.tasks import Task
 from privet.errors import CheckpointError, LedgerMismatch, RecipeError
 from privet.mechanism.events import DpEvent, encode_event, same_event
 from privet.mechanism.executed import ExecutedRound
+from privet.runs.building import load_tested
 from privet.runs.ledger_check import check_ledger
+from privet.runs.measures import Measure
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.recipe_files import recipe_from_values
 from privet.runs.run_files import RunFiles, read_json, write_json, write_whole
 from privet.runs.runner import evaluate, train
+from privet.runs.search_files import SearchFiles
 from privet.runs.search_law import SearchLaw, overrides_of
 from privet.runs.trial_charges import TrialCharges
 from privet.runs.trial_samplers import Trial, TrialSampler
@@ -44,40 +42,6 @@ from privet.vocabulary import Release
 OF_A_TRIAL = "this run is one trial of a search, whose own ledger states what the released model costs"
 # Draws from the law that are tried before anything is charged.
 _TRIED_DRAWS = 32
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchFiles:
-    """The files of a search."""
-
-    folder: Path
-
-    @property
-    def asked(self) -> Path:
-        return self.folder / "tuning.json"
-
-    @property
-    def ledger(self) -> Path:
-        return self.folder / "search.jsonl"
-
-    @property
-    def secret(self) -> Path:
-        return self.folder / "secret.json"
-
-    @property
-    def trials(self) -> Path:
-        return self.folder / "trials"
-
-    @property
-    def chosen(self) -> Path:
-        return self.folder / "chosen"
-
-    def trial(self, number: int) -> Path:
-        return self.trials / f"{number:04d}"
-
-    def begun(self) -> list[int]:
-        """Return the numbers of all trials that were begun."""
-        return sorted(int(path.name) for path in self.trials.iterdir()) if self.trials.exists() else []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,14 +104,26 @@ class Tuning:
                 "Trials are compared on public data: a figure of private data would be a release that nothing charges. "
                 "Give public records of this kind (--compare-on FILE), or set data_is_public = true if the data are."
             )
+        own = recipe.own_data
+        if public is None and own is not None and own.test is None:
+            raise RecipeError(
+                "Trials are compared on public data, and the recipe names no test data. Name some (test = FILE in its "
+                "[table] or [images]), or give public records of this kind (--compare-on FILE)."
+            )
         self._files = SearchFiles(folder=Path(folder))
         self._law, self._charges, self._sampler, self._public = law, charges, sampler, public
-        self._recipe = self._stored_or_new(recipe)
+        asked = self._asked(recipe)
+        stored = self._stored(asked)
+        self._recipe = self._calibrated(recipe) if stored is None else stored
         self._plan = self._recipe.plan()
         if self._plan.release is not Release.EVERY_ITERATE:
             raise RecipeError("A search releases one of several runs, which the proof of LAST_ITERATE does not cover.")
         self._one_run: DpEvent = self._plan.event
         self._check_law()
+        self._measure = _first_measure(self._recipe.info.task)
+        if stored is None:
+            self._files.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self._files.asked, {"asked": asked, "trial": self._recipe.to_dict()})
         secret = self._secret()
         self._num_trials, self._key = int(secret["num_trials"]), int(secret["key"], 16)
 
@@ -164,9 +140,12 @@ class Tuning:
         reasons = (SEEDED,) if self._recipe.training.seed is not None else ()
         return self._plan.account_event(event, assumptions=self._charges.assumptions, not_private_because=reasons)
 
-    def _stored_or_new(self, recipe: Recipe) -> Recipe:
+    def _asked(self, recipe: Recipe) -> dict[str, Any]:
         asked = {"recipe": recipe.to_dict(), "law": self._law.words(), "charges": self._charges.to_dict()}
-        asked["sampler"] = type(self._sampler).__name__
+        return {**asked, "sampler": type(self._sampler).__name__}
+
+    def _stored(self, asked: dict[str, Any]) -> Recipe | None:
+        """Return the recipe of a trial of the search that the folder holds; None if it holds nothing."""
         if self._files.asked.exists():
             stored = read_json(self._files.asked)
             if stored.get("asked") != asked:
@@ -177,10 +156,7 @@ class Tuning:
             return Recipe.from_dict(stored["trial"])
         if self._files.folder.exists() and any(self._files.folder.iterdir()):
             raise CheckpointError(f"{self._files.folder} holds files that are not a search's. Name a new folder.")
-        trial = self._calibrated(recipe)
-        self._files.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self._files.asked, {"asked": asked, "trial": trial.to_dict()})
-        return trial
+        return None
 
     def _calibrated(self, recipe: Recipe) -> Recipe:
         """Return the recipe of a trial, with the noise for which the whole search meets the recipe's epsilon."""
@@ -234,8 +210,10 @@ class Tuning:
         """Run the trials that are left, and write the chosen model; None if it was stopped between two trials.
 
         Raises:
-            RecipeError: the search was drawn to have no trial, which a Poisson number may be.
+            RecipeError: there is no model to release: the search was drawn to have no trial, which a Poisson number may
+                be, or no trial has a finite figure.
         """
+        public = load_tested(self._recipe).test if self._public is None else self._public
         ledger = self._open()
         try:
             self._charge_start(ledger)
@@ -243,7 +221,7 @@ class Tuning:
             while len(done) < self._num_trials:
                 if should_stop():
                     return None
-                done.append(self._run_trial(ledger, done))
+                done.append(self._run_trial(ledger, done, public))
                 after_trial(done[-1])
             self._confirm(ledger, done)
         finally:
@@ -251,7 +229,7 @@ class Tuning:
             ledger.abandon()
         if not done:
             raise RecipeError("The number of trials was drawn to be zero, so there is no model. The charge stays.")
-        return self._release(max(done, key=lambda trial: trial.score))
+        return self._release(max(done, key=lambda trial: trial.score), public)
 
     def _open(self) -> Ledger:
         if self._files.ledger.exists():
@@ -277,30 +255,20 @@ class Tuning:
         if not any(same_event(event, whole) for event, _ in charged):
             ledger.reserve(whole, 1)
         paid = sum(count for event, count in charged if same_event(event, self._one_run))
-        owed = len(self._broken_off()) - paid
+        owed = len(self._files.broken_off()) - paid
         if owed > 0:
             ledger.reserve(self._one_run, owed)
-
-    def _broken_off(self) -> list[int]:
-        """Return the trials that charged a step and have no result."""
-        return [
-            number
-            for number in self._files.begun()
-            if not self._score_file(number).exists() and RunFiles(folder=self._files.trial(number)).ledger.exists()
-        ]
-
-    def _score_file(self, number: int) -> Path:
-        return self._files.trial(number) / "trial.json"
 
     def _finished(self) -> list[Trial]:
         found = []
         for number in self._files.begun():
-            if self._score_file(number).exists():
-                stored = read_json(self._score_file(number))
-                found.append(Trial(number=number, values=dict(stored["values"]), score=float(stored["score"])))
+            if self._files.score(number).exists():
+                stored = read_json(self._files.score(number))
+                score = -math.inf if stored["score"] is None else float(stored["score"])
+                found.append(Trial(number=number, values=dict(stored["values"]), score=score))
         return found
 
-    def _run_trial(self, ledger: Ledger, done: list[Trial]) -> Trial:
+    def _run_trial(self, ledger: Ledger, done: list[Trial], public: ArrayDataset) -> Trial:
         number = max(self._files.begun(), default=0) + 1
         values = self._sampler.propose(self._law, number, done, self._key)
         recipe = self._trial_recipe(values)
@@ -314,16 +282,20 @@ class Tuning:
         outcome = train(recipe, folder, assumptions=(OF_A_TRIAL,))
         if not outcome.is_finished:
             raise CheckpointError("A trial was broken off. It stays charged; the same command goes on with another.")
-        score = self._scored(folder)
-        write_json(self._score_file(number), {"values": values, "score": score})
+        score = self._scored(folder, public)
+        write_json(self._files.score(number), {"values": values, "score": score if math.isfinite(score) else None})
         return Trial(number=number, values=values, score=score)
 
-    def _scored(self, folder: Path) -> float:
-        measures = evaluate(folder, test=self._public).measures
-        if not measures:
-            raise RecipeError("A trial has no finite figure on the public data, so trials cannot be compared.")
-        first = measures[0]
-        return first.value if first.name == "accuracy" else -first.value
+    def _figure(self, folder: Path, public: ArrayDataset) -> Measure | None:
+        """Return the figure that trials are compared by; None if it is not finite."""
+        return next((one for one in evaluate(folder, test=public).measures if one.name == self._measure), None)
+
+    def _scored(self, folder: Path, public: ArrayDataset) -> float:
+        """Return how good a trial is; minus infinity if its figure is not finite, since its training diverged."""
+        figure = self._figure(folder, public)
+        if figure is None:
+            return -math.inf
+        return figure.value if _is_share(figure.name) else -figure.value
 
     def _confirm(self, ledger: Ledger, done: list[Trial]) -> None:
         """Compare what the ledgers of the trials charged with what the search was charged for."""
@@ -333,12 +305,17 @@ class Tuning:
             assert whole is not None
             ledger.check_within(ExecutedRound.read(encode_event(whole)))
 
-    def _release(self, best: Trial) -> Tuned:
+    def _release(self, best: Trial, public: ArrayDataset) -> Tuned:
         """Write the chosen model with the guarantee of the whole search."""
         source, chosen = RunFiles(folder=self._files.trial(best.number)), self._files.chosen
+        measure = self._figure(source.folder, public)
+        if measure is None:
+            raise RecipeError(
+                f"No trial has a finite figure ({self._measure}) on the public data, so there is no model. The charge "
+                "stays. Begin another search in a new folder, with smaller learning rates."
+            )
         chosen.mkdir(exist_ok=True)
         spent = self.spent()
-        measure = evaluate(source.folder, test=self._public).measures[0]
         shutil.copyfile(source.model, chosen / "model.safetensors")
         write_whole(chosen / "recipe.toml", self._trial_recipe(best.values).to_toml())
         write_whole(chosen / "statement.txt", spent.statement() + "\n")
@@ -350,3 +327,13 @@ class Tuning:
         }
         write_json(chosen / "guarantee.json", record)
         return Tuned(guarantee=spent, values=best.values, score=measure.value, measure=measure.name, folder=chosen)
+
+
+def _first_measure(task: Task) -> str:
+    """Return the name of the figure that models of a task are compared by: the first one, of the first target."""
+    return next(iter(task.scores(torch.zeros(1, task.num_outputs), task.made_up(1, torch.Generator()))))
+
+
+def _is_share(measure: str) -> bool:
+    """Whether more is better, as for a share of correct decisions; all other figures are errors."""
+    return measure.rpartition(": ")[2] == "accuracy"

@@ -32,9 +32,9 @@ class Views:
     plain batches into one for these.
 
     Attributes:
-        dataset: The records; the first entry of an item is what the transform works on.
+        dataset: The records; the first entry of an item is the argument of the transform.
         transform: Maps a batch of inputs ``[N, ...]`` to as many transformed ones, drawing each row's change afresh.
-            It must not look at other rows, nor at the data to decide what to draw.
+            It must not look at other rows, nor choose its draws by the data.
         num_views: How many views of a record a step uses.
     """
 
@@ -50,7 +50,7 @@ class Views:
 
     @property
     def one_item(self) -> OneItem:
-        """What one item of the data set is: its views change nothing about that."""
+        """The unit of one item of the data set, which its views do not change."""
         return one_item_of(self.dataset)
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class ShiftAndFlip:
     """Shift images by a few pixels and mirror them: the usual augmentation of small photographs.
 
     Attributes:
-        max_shift: Largest shift in pixels, in both directions of both axes; what comes in from outside is a reflection.
+        max_shift: Largest shift in pixels, in both directions of both axes; the border is filled by reflection.
         flip: Whether every other image, at random, is mirrored left to right.
     """
 

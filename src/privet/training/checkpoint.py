@@ -109,7 +109,7 @@ def contents(
     average: Mapping[str, Tensor],
     noise: State | None = None,
 ) -> tuple[str, dict[str, Tensor]]:
-    """Return what a checkpoint consists of: a text and tensors, which lie where they are.
+    """Return the contents of a checkpoint: a text and tensors, which lie where they are.
 
     Args:
         model: Whose state is saved.
@@ -171,7 +171,7 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
     """Load the newest intact generation at ``path``; None if there never was one.
 
     Raises:
-        CheckpointError: if files exist but none is intact. Starting afresh would hide what happened.
+        CheckpointError: if files exist but none is intact. Starting afresh would hide the damage.
     """
     index = path.with_name(INDEX_NAME)
     kinds = [(newest, newest.with_name(newest.name + ".1")) for newest in (path, index)]

@@ -193,7 +193,7 @@ class DeviceNoise:
 
     Guarantee:
         Either source has the whole guarantee, and the description says which of them it is. Which one is used depends
-        on the machine alone, and never changes. A kernel whose first draws are not what they should be is not used.
+        on the machine alone, and never changes. A kernel whose first draws are wrong is not used.
     """
 
     def __init__(self, key: np.random.SeedSequence, device: torch.device) -> None:
@@ -210,7 +210,7 @@ class DeviceNoise:
 
     @functools.cached_property
     def source(self) -> TorchNoise | FusedNoise:
-        """What draws."""
+        """The generator."""
         if not self._can_have_kernel:
             return TorchNoise(self._key, self._device)
         for_kernel, for_torch, for_trial = self._key.spawn(3)

@@ -10,7 +10,7 @@ from privet.training.reading import Indices
 
 
 class Charges(Protocol):
-    """What a ledger says of its rounds."""
+    """The rounds of a ledger."""
 
     @property
     def charged_rounds(self) -> int:

@@ -1,4 +1,4 @@
-"""What both estimators share: the constants of a plan, one private fit, and the contract of scikit-learn.
+"""The common part of both estimators: the constants of a plan, one private fit, and the contract of scikit-learn.
 
 The constants of the plan are asked for, never read off the data: the size of a private data set is itself private when
 a record may be added or removed, so ``dataset_size`` is what the owner is willing to publish.
@@ -70,7 +70,7 @@ class PrivateEstimator:
         epochs: Expected number of times each record is used.
         batch_size: Expected logical batch size.
         adjacency: Which two data sets must not be told apart.
-        unit: What one item of the data set stands for.
+        unit: The unit that one item of the data set stands for.
         optimizer: Makes the optimizer from the parameters; SGD with rate 0.5 and momentum 0.9 by default.
         clipping_norm: Bound on one record's gradient, which is scaled down to it if it is longer.
         clipping: Another clipping rule, with a bound of its own, instead of that one.

@@ -181,7 +181,7 @@ class ClassList(Protocol):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a guarantee rests on because of it."""
+        """The assumptions that it adds to a guarantee."""
         ...
 
     def names(self, labels: Array) -> Array:

@@ -9,7 +9,7 @@ from privet.training.preflight.preflight import Preflight
 
 
 class EvidenceRecorder(Observer):
-    """Writes into the ledger what was tried instead of proven, before gradients of such a program are used."""
+    """Writes into the ledger which programs were tried and not proven, before gradients of such a program are used."""
 
     def __init__(self, *, ledger: Ledger, watch: Watch, preflight: Preflight) -> None:
         """Read from the watch and the pre-flight, write to the ledger."""
@@ -22,7 +22,7 @@ class EvidenceRecorder(Observer):
         self._ledger.note_evidence(tried=found.tried, settled=found.settled, vouched=found.waived)
 
     def found(self) -> Evidence:
-        """Refuse a program whose experiments failed; return what speaks for the others."""
+        """Refuse a program whose experiments failed; return the evidence for the others."""
         if self._preflight.failures:
             self._preflight.check_held()
         return self._watch.evidence

@@ -64,7 +64,7 @@ class RunState:
             self.average.restore(checkpoint.average)
 
     def contents(self, ledger: Ledger) -> tuple[str, dict[str, Tensor]]:
-        """Return what a checkpoint of the run as it stands consists of."""
+        """Return the contents of a checkpoint of the run as it stands."""
         return contents(
             model=self.model, optimizer=self.optimizer,
             step=self.position, steps_taken=self.steps_taken, head=ledger.head, plan_hash=ledger.plan_hash,
@@ -79,14 +79,14 @@ class RunState:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a session keeps what must survive it.
+    """The folder in which a session keeps its ledger and its checkpoints.
 
     Attributes:
         path: The folder.
         every: Steps between checkpoints.
         reserve_ahead: Steps charged per durable write, in whole rounds. A crash loses at most this many unused steps,
             or the rest of one round if that is longer; each write costs a few milliseconds.
-        assumptions: What guarantees of the run rest on besides what follows from the plan; written into a new ledger.
+        assumptions: Assumptions of the run's guarantees besides those of the plan; written into a new ledger.
     """
 
     path: Path
@@ -190,7 +190,7 @@ class Checkpoints(Observer):
 
     Attributes:
         folder: The run's.
-        state: What is written.
+        state: The state that is written.
         ledger: The run's.
         guard: Compares the weights before they are written.
         chain: Decides where a run that hides its iterates may be taken up again; None for other runs.

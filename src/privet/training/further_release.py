@@ -25,7 +25,7 @@ class VectorRelease:
     """One vector of sums over private records with Gaussian noise; its cost is known without data.
 
     Attributes:
-        purpose: What for.
+        purpose: The purpose of the release.
         noise_multiplier: Ratio of the noise to the largest change by one unit, in the norm of the vector's weights.
     """
 

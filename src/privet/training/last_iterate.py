@@ -1,4 +1,4 @@
-"""What a session must hold to when only its last iterate is released.
+"""The conditions of a session that releases only its last iterate.
 
 The proof is about one chain of steps: plain gradient descent at one rate, on one proven loss, through the same batches
 in the same order, whole epochs only. Whatever would leave that chain is refused before it happens, or makes the session

@@ -8,6 +8,8 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
@@ -25,13 +27,15 @@ from privet.training.reading import Indices, Reader, Remote, as_it_is, reader_of
 # Both make processes that share no memory with this one. With the first, the death of a worker is noticed where its
 # batch is waited for, and not by an exception in the middle of an update.
 _START = next(method for method in ("forkserver", "spawn") if method in multiprocessing.get_all_start_methods())
+# How long the death of a worker may take to be told after its connection has ended.
+_GRACE_S = 5.0
 
 
 class Loader(Protocol):
     """Brings the physical batches of a run to its device."""
 
     reads_ahead: ClassVar[bool]
-    """Whether ``begin`` must be told what is fetched next."""
+    """Whether ``begin`` must be called with the indices that are fetched next."""
 
     def begin(self, indices: Indices, size: int) -> None:
         """Make ready to fetch the examples of a charged step in physical batches of this size."""
@@ -46,7 +50,7 @@ class Loader(Protocol):
         ...
 
     def close(self) -> None:
-        """End what was started."""
+        """End the workers, if any were started."""
         ...
 
 
@@ -122,7 +126,7 @@ def open_loader(
     Examples that lie in memory, or on a device, are read where they are: a worker could only copy them.
 
     Args:
-        dataset: What is read.
+        dataset: The data set that is read.
         collate: Turns a list of items into a batch; torch's default if None.
         device: Where batches go.
         performance: The choices of speed.
@@ -155,11 +159,11 @@ class Workers:
         pins = performance.pin_memory and device.type == "cuda"
         self._copies = torch.cuda.Stream(device) if pins else None  # type: ignore[no-untyped-call]
         self._parts: Iterator[Indices] = iter(())
-        # What the workers were asked for, in order. None asks for nothing, or for what nobody waits for any more.
+        self._processes: Sequence[BaseProcess] = ()
+        # The parts that workers were asked for, in order. None: nothing was asked for, or nobody waits for it any more.
         self._in_flight: deque[Indices | None] = deque()
         generator = torch.Generator()
         generator.set_state(torch.get_rng_state())  # as a DataLoader seeds its workers, and the run's own draws stay
-        already = set(multiprocessing.active_children())
         loader: DataLoader[Any] = DataLoader(
             Remote(reader=reader),  # type: ignore[arg-type]
             batch_sampler=_Asked(self),  # type: ignore[arg-type]
@@ -174,8 +178,9 @@ class Workers:
         try:
             with warnings.catch_warnings():  # torch's advice would be to share this process's memory
                 warnings.filterwarnings("ignore", message="Got pickle error")
-                self._batches: Any = iter(loader)
-            self._processes = sorted(set(multiprocessing.active_children()) - already, key=lambda each: each.pid or 0)
+                batches: Any = iter(loader)
+            # torch's own list: multiprocessing.active_children() forgets those that are dead already
+            self._batches, self._processes = batches, tuple(batches._workers)
             for _ in range(performance.workers):
                 self._answer()
         except DataError:
@@ -191,7 +196,7 @@ class Workers:
         self._upcoming = upcoming
 
     def begin(self, indices: Indices, size: int) -> None:
-        """Ask for the parts of a charged batch; what is on its way already is not asked for again.
+        """Ask for the parts of a charged batch; parts on their way are not asked for again.
 
         A pass that starts over, with the same examples and perhaps fewer at a time, asks anew for all of them.
         """
@@ -209,7 +214,7 @@ class Workers:
             yield from split(batch, size)
 
     def next_part(self) -> Indices:
-        """Return what the next free worker reads: the next part of the course, or nothing."""
+        """Return the next part of the course for the next free worker, or None."""
         part = next(self._parts, None)
         self._in_flight.append(part)
         return _NOTHING if part is None else part
@@ -233,7 +238,9 @@ class Workers:
         try:
             found = next(self._batches)
         except Exception as error:
-            if any(process.exitcode is not None for process in self._processes):
+            # A connection that ends is often the first sign of a death, and the system tells of it a moment later.
+            grace = _GRACE_S if isinstance(error, (ConnectionError, EOFError)) else 0.0
+            if wait([process.sentinel for process in self._processes], timeout=grace):
                 self._tell_of_death(error)
             if self._in_flight.popleft() is None:
                 return None  # whatever went wrong with it, nobody waits for it
@@ -244,14 +251,14 @@ class Workers:
         codes = [process.exitcode for process in self._processes if process.exitcode is not None]
         how = ", ".join(f"signal {-code}" if code < 0 else f"exit code {code}" for code in codes)
         raise DataError(
-            f"A worker that reads the data set died ({how}). What it said is on stderr. Usual causes: "
+            f"A worker that reads the data set died ({how}). Its messages are on stderr. Usual causes: "
             "memory or shared memory (/dev/shm) ran out, the data set cannot be imported or opened in another process, "
             "or training is not started under if __name__ == '__main__'. A round that was begun stays charged; the run "
             "can be resumed."
         ) from error
 
     def close(self) -> None:
-        """End the workers; what they have read is dropped."""
+        """End the workers; parts that they have read are dropped."""
         self._parts = iter(())
         self._batches._shutdown_workers()
 

@@ -49,7 +49,7 @@ class Observer:
         """The step's sum was thrown away; another pass follows."""
 
     def evidence_changed(self) -> None:
-        """The step's sum is complete, and what is known of its programs, or of experiments on them, is new."""
+        """The step's sum is complete, and there is new evidence on its programs, or experiments on them failed."""
 
     def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
         """The step's sum is complete, and noise is about to be added to it."""
@@ -118,5 +118,5 @@ class Events:
 
     @classmethod
     def of(cls, observers: Sequence[Observer]) -> Self:
-        """Look up who listens to what, once."""
+        """Look up the listeners of each event, once."""
         return cls(**{name: _listening(observers, getattr(Observer, name)) for name in cls.__dataclass_fields__})

@@ -28,7 +28,7 @@ class Performance:
         workers: How many processes read the data set, each of them whole physical batches, while the model computes;
             0 reads in the training process. Data that lie in memory are read there in any case.
         prefetch: How many physical batches each worker reads ahead.
-        pin_memory: Whether what workers read goes through pinned memory to a CUDA device; without effect elsewhere.
+        pin_memory: Whether parts that workers read go through pinned memory to a CUDA device; without effect elsewhere.
 
     Example:
         >>> import privet as pv

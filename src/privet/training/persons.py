@@ -24,10 +24,10 @@ LossFunction = Callable[..., Tensor]
 
 @runtime_checkable
 class HasOwners(Protocol):
-    """A data set of records that knows whose they are.
+    """A data set of records that knows the owner of each.
 
     Attributes:
-        records: What is read: one item is one record.
+        records: The data set that is read: one item is one record.
         owners: The person of each record. Another object stands for other records.
     """
 
@@ -60,6 +60,11 @@ class PersonRecords:
 
     def __post_init__(self) -> None:
         check_dataset(self.dataset)
+        if isinstance(self.dataset, PersonRecords):
+            raise ArgumentError(
+                "The records name their owners already, and a record with several owners has no bound here. Give one "
+                "owner of each record: PersonRecords(dataset=the records themselves, ...)."
+            )
         if (self.persons is None) == (self.person_of is None):
             raise ArgumentError("PersonRecords needs one of persons (a column of names) and person_of (a field).")
         if self.owners.of_record.shape != (len(self.dataset),):
@@ -132,7 +137,7 @@ def _field(item: Any, field: Any) -> object:
 class Together:
     """Reads the records of persons side by side: every part of a batch has the axes ``[person, record, ...]``.
 
-    A batch is a pair: what the records give, and their weights, which sum to 1 over each person's records. Rows that
+    A batch is a pair: the collated records, and their weights, which sum to 1 over each person's records. Rows that
     fill up a shorter person are that person's own and have weight zero.
     """
 
@@ -197,7 +202,7 @@ def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
 
 
 def persons_of(sampling: Sampling, dataset: object) -> PersonDraws | None:
-    """Return who draws the records of persons, for a plan and a data set that were checked; None without persons."""
+    """Return the draws of persons' records, for a plan and a data set that were checked; None without persons."""
     if sampling.contribution is None:
         return None
     assert isinstance(dataset, HasOwners), "check_unit refuses other data sets"

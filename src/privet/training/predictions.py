@@ -1,4 +1,4 @@
-"""What a classifier says about labelled examples, as plain arrays."""
+"""The predictions of a classifier for labelled examples, as plain arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predictions:
-    """What a classifier said about labelled examples.
+    """The predictions of a classifier for labelled examples.
 
     Attributes:
         log_probabilities: Natural logarithms of the class probabilities, ``[examples, classes]``.

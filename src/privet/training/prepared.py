@@ -252,7 +252,6 @@ class PreparedRun:
             physical_batch_size=self._at_once,
             usual_size=usual_size(self.plan.sampling),
             scatters=self._scatters,
-            defers=self._scatters is None,
             records_per_item=self._records_per_item,
         )
         self._is_open = True
@@ -317,7 +316,7 @@ class PreparedRun:
             self.chain.bind(self.ledger, lambda: self.guard.look(waits=True))
             observers.append(self.chain)
         recorder = EvidenceRecorder(ledger=self.ledger, watch=watch, preflight=preflight)
-        # what is added up over ranks comes behind all that may refuse a step, and before those who see the sum
+        # sums are added up over ranks behind all that may refuse a step, and before those who see the sum
         observers.append(recorder if self._shared is None else self._shared.summing(self, recorder))
         if self._telemetry is not None:
             shared, receiver = self._shared, self._telemetry

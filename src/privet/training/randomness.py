@@ -50,7 +50,7 @@ class SharedSource(Protocol):
 
 
 class NoiseSource(SharedSource, Protocol):
-    """A stream of normal noise that can say what it is made of."""
+    """A stream of normal noise that describes its generator."""
 
     @property
     def description(self) -> str:
@@ -227,7 +227,7 @@ class KeystreamNoise:
         raise RuntimeError("noise made on the processor cannot be part of a CUDA graph")
 
     def add_normal(self, flat: Tensor, std: float) -> None:
-        """Add noise block by block; what is left of the last block is thrown away."""
+        """Add noise block by block; the rest of the last block is thrown away."""
         whole = flat if flat.dtype in self._lanes else flat.double()
         numbers = whole.detach().numpy()
         starts = iter(range(0, len(numbers), self._BLOCK))
@@ -269,7 +269,7 @@ class KeystreamNoise:
 
     def _lanes_for(self, length: int, dtype: torch.dtype) -> list[_Lane]:
         """Return a lane for each thread that noise of this length is worth, and at least one."""
-        # what torch transforms, it shares out itself
+        # torch shares out its own transforms
         is_alone = length < self._MANY or dtype == torch.float64
         number = 1 if is_alone else min(torch.get_num_threads(), self._MOST_THREADS)
         lanes = self._lanes[dtype]

@@ -103,7 +103,7 @@ def _array_rows(array: NDArray[Any]) -> ArrayRows:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Taken:
-    """What a data set collates itself."""
+    """A data set that collates by itself."""
 
     dataset: BatchedDataset
 

@@ -24,7 +24,7 @@ class OpenStep(Protocol):
         """Whether examples were read for a sum that has no noise yet."""
         ...
 
-    def close(self, reason: VoidReason | None = None) -> None: ...
+    def give_up(self, reason: VoidReason) -> None: ...
 
 
 class RunAccess:
@@ -43,7 +43,7 @@ class RunAccess:
     def give_up_step(self) -> None:
         """Give up the step at hand, for instance after a cell was interrupted. Its round stays charged."""
         if self._open_step is not None and not self._open_step.is_updated:
-            self._open_step.close(VoidReason.INTERRUPTED)
+            self._open_step.give_up(VoidReason.INTERRUPTED)
         self._open_step = None
 
     def _repr_html_(self) -> str:

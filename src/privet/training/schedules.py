@@ -18,7 +18,7 @@ class Schedule(Protocol):
     """The course of a learning rate."""
 
     def factor(self, progress: float) -> float:
-        """Return what the learning rate is multiplied by when this share of the run, in [0, 1), is done."""
+        """Return the factor on the learning rate after this share of the run, in [0, 1)."""
         ...
 
 
@@ -66,7 +66,7 @@ class StepDecay:
 
     Attributes:
         drops: Shares of the run at which the learning rate drops.
-        factor_per_drop: What it is multiplied by each time.
+        factor_per_drop: The factor of each drop.
     """
 
     drops: tuple[float, ...]

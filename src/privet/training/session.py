@@ -48,6 +48,7 @@ class Session(RunAccess):
         super().__init__(run)
         self._entered = False
         self._open_step: Step | None = None
+        self._num_walks = 0
 
     def __enter__(self) -> Self:
         """Attach to the optimizer and draw the run's keys; restore the newest checkpoint if there is one."""
@@ -64,7 +65,12 @@ class Session(RunAccess):
     def steps(self, *, first: int | None = None) -> Iterator[Step]:
         """Yield one logical step after another until the plan is used up.
 
-        Call ``step.update()`` in every pass: the step's round is paid for, so it must be used.
+        Call ``step.update()`` in every pass: the step's round is paid for, so it must be used. A new walk ends the one
+        before it.
+
+        Guarantee:
+            The steps of two walks never alternate, so batches and noise that are correlated between steps come in the
+            order of the plan.
 
         Args:
             first: The public number of the first step of this walk, which masks and schedules of clipping go by; the
@@ -77,6 +83,8 @@ class Session(RunAccess):
                 f"Step {self._open_step.index} is still open. Finish it with step.update(), or give it up "
                 "with session.give_up_step(), before asking for more steps; one walk over session.steps() at a time."
             )
+        self._num_walks += 1
+        walk = self._num_walks
         run, events, num_rounds = self._run, self._events, self.plan.num_rounds
         per_round = self.plan.sampling.steps_per_round
         for notify in events.walk_begins:
@@ -96,12 +104,16 @@ class Session(RunAccess):
                 index = ahead + rounds_used * per_round + place
                 self._open_step = step = Step(run, indices, index=index, release=release)
                 yield step  # the user's loop calls step.accumulate() and step.update()
+                if walk != self._num_walks:
+                    raise LoopError(
+                        f"This walk ended after step {index}, because another one over session.steps() began, and the "
+                        "steps of both would mix. Go on with the new one; what was charged stays charged."
+                    )
                 if not step.is_updated:
                     raise LoopError(
                         f"Step {index} was not completed: call step.update() in every pass of the loop over steps(). "
                         "Its round stays charged."
                     )
-                step.close()
                 self._open_step = None
                 if place + 1 == per_round:
                     for notify in events.round_ends:
@@ -125,7 +137,7 @@ class Session(RunAccess):
                     _LOG.warning("%s", changed)
                 if unfinished is not None:
                     was_asked = error is None or isinstance(error, KeyboardInterrupt)
-                    unfinished.close(VoidReason.INTERRUPTED if was_asked else VoidReason.STEP_FAILED)
+                    unfinished.give_up(VoidReason.INTERRUPTED if was_asked else VoidReason.STEP_FAILED)
                 for notify_of in self._events.run_ends:
                     notify_of(error)
                 if error is None and changed is not None:
@@ -168,7 +180,7 @@ class Step:
         self._batch = run.empty_batch(indices, index)
         self._clipped = self._batch.clipped
         self.sensitivity, self.kept = self._clipped.sensitivity, self._clipped.kept
-        self.is_updated, self._is_over = False, False
+        self.is_updated, self._is_given_up = False, False
         self._executed: ExecutedRound | None = None
 
     def accumulate(self, loss_function: LossFunction) -> None:
@@ -208,8 +220,6 @@ class Step:
         run, state = self._run, self._run.state
         run.streams.check_process()
         self._check_open()
-        if self.is_updated:
-            raise LoopError("step.update() was already called for this step.")
         self._batch.check_complete()
         for notify in run.events.before_noise:
             notify(self._clipped, run.plan.noise)
@@ -236,12 +246,12 @@ class Step:
             raise LoopError("step.executed exists after step.update().")
         return self._executed
 
-    def close(self, reason: VoidReason | None = None) -> None:
-        """End the step; with a reason the round of an unfinished step is voided. It stays charged."""
-        self._is_over = True
-        if reason is not None:
-            self._release.give_up(reason)
+    def give_up(self, reason: VoidReason) -> None:
+        """End the step; the round of a step that was not updated is voided. It stays charged."""
+        self._is_given_up = True
+        self._release.give_up(reason)
 
     def _check_open(self) -> None:
-        if self._is_over:
-            raise LoopError(f"Step {self.index} is over. Only the step that steps() handed out last can be used.")
+        if self.is_updated or self._is_given_up:
+            how = "step.update() was already called for it" if self.is_updated else "it was given up"
+            raise LoopError(f"Step {self.index} is over: {how}. Go on with the next step of session.steps().")

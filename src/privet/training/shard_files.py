@@ -34,7 +34,7 @@ class Shard:
 
     Attributes:
         file: Its name.
-        digest: Of what it holds.
+        digest: Of its contents.
         rows: For each tensor that is shared out, the first of its rows there; others are whole.
         shapes: The shape of each whole tensor.
     """
@@ -45,12 +45,12 @@ class Shard:
     shapes: Mapping[str, Sequence[int]]
 
     def to_json(self) -> bytes:
-        """Return what rank 0 writes into the index."""
+        """Return the entry that rank 0 writes into the index."""
         return json.dumps(vars(self), sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, data: bytes | Mapping[str, Any]) -> Shard:
-        """Read what a rank told, or what an index holds."""
+        """Read the message of a rank, or the entry of an index."""
         found = json.loads(data) if isinstance(data, bytes) else data
         if Path(str(found["file"])).name != found["file"]:
             raise CheckpointError("its index names a file elsewhere")
@@ -63,11 +63,11 @@ class Shard:
 
 
 def write_shard(folder: Path, word: str, tensors: Mapping[str, Tensor], *, rank: int, size: int) -> Shard:
-    """Write what this rank holds of some tensors, durably; tensors that every rank holds whole are rank 0's to write.
+    """Write this rank's part of some tensors, durably; tensors that every rank holds whole are rank 0's to write.
 
     Args:
         folder: Where the run keeps its files; the same on all ranks.
-        word: What no other checkpoint is named by; the same on all ranks.
+        word: A name that no other checkpoint has; the same on all ranks.
         tensors: Sharded ones, and whole ones.
         rank: This rank.
         size: How many ranks there are.
@@ -126,7 +126,7 @@ def write_part(path: Path, data: bytes, *, keep_previous: bool) -> None:
 def read_index(path: Path) -> tuple[str, ShardFiles]:
     """Return the body of a checkpoint and its tensors, which are read when they are asked for.
 
-    Guarantee: every shard is there, and is what was written; a rank that is missing one raises.
+    Guarantee: every shard is there, as it was written; a rank that is missing one raises.
 
     Raises:
         CheckpointError: it is not whole.

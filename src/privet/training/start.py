@@ -18,6 +18,7 @@ from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import Collate, MapDataset, check_dataset
 from privet.training.distributed.ranks import Point, Ranks, ranks_of
+from privet.training.distributed.sharding import ranks_for
 from privet.training.distributed.shared_run import SharedRun
 from privet.training.folder import RunFolder
 from privet.training.launch.replay import Launch
@@ -96,7 +97,7 @@ def privatize(
     if collate is not None and collate_fn is not None:
         raise ArgumentError("privatize() got collate= and collate_fn=, which are two names of one argument. Give one.")
     chosen = chosen_performance("privatize", performance, former, stacklevel=3)
-    ranks = ranks_of(group)
+    ranks = ranks_for(model, ranks_of(group), chosen)
     run: PreparedRun | None = None
     try:
         with nullcontext() if ranks is None else ranks.together(Point.PREPARING):

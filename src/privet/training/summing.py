@@ -43,6 +43,9 @@ from privet.training.loop_events import Events, LossFunction
 from privet.training.persons import as_rows, mean_over_records, weighted_mean
 from privet.training.preflight.preflight import Preflight
 
+# Devices on which the host runs ahead: asking them for a number means waiting.
+_ASYNCHRONOUS = frozenset(["cuda", "mps", "xpu"])
+
 
 @dataclass(kw_only=True, eq=False)
 class Summation:
@@ -63,7 +66,8 @@ class Summation:
         cuts: Whether a batch of a new program is cut in two, so that the program is seen on two numbers of examples.
             Otherwise it is run once more on a probe, and the sum does not depend on which programs are new.
         noted: The evidence for the isolation of examples that observers were told of last.
-        defers: Whether a device is asked only once in a step if all gradients were finite: until one was not.
+        defers: Whether the device is asked only once in a step if all gradients were finite. From the first time that
+            one was not, it is asked for each physical batch.
         scatters: The engine, where each rank holds a part of the sum. All ranks then send as many examples through
             the model at a time, so nothing that one of them finds in its examples may change that number.
         records_per_item: The number of records of one example, which is then a person: a batch holds their records and
@@ -82,12 +86,13 @@ class Summation:
     usual_size: int
     cuts: bool = True
     noted: Evidence | None = None
-    defers: bool = True
     scatters: ScatteringEngine | None = None
     records_per_item: int = 1
+    defers: bool = field(init=False)
     mean_over_records: Callable[[LossFunction], LossFunction] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.defers = self.scatters is None and self.device.type in _ASYNCHRONOUS
         # from a loss per record to one per person; a function has one mean, so that launchers know it again
         self.mean_over_records = functools.lru_cache(8)(mean_over_records)
 
@@ -193,7 +198,8 @@ class LogicalBatch:
         if self._stage is not _Stage.FRESH:
             raise LoopError(refusal)
         self._stage = _Stage.WALKING
-        self._how.preflight.begin_step()
+        if self._how.preflight.failures:
+            self._how.preflight.forget_failures()
 
     def check_complete(self) -> None:
         """Refuse a batch whose examples are not all in the sum; tell of new evidence before the sum is used."""
@@ -344,7 +350,7 @@ class LogicalBatch:
             try:
                 for batch in self._physical_batches(replayed, can_repeat=True, may_defer=how.defers):
                     self.add_clipped(loss_function(*(batch if isinstance(batch, tuple | list) else (batch,))))
-                if not how.engine.all_finite():
+                if how.defers and not how.engine.all_finite():
                     raise NotFinite
             except NotFinite:
                 replayed, how.defers = None, False  # eager batches that are looked at take such an example out

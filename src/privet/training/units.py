@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privet.errors import DataError
+from privet.mechanism.owners import Owners
 from privet.plan import Plan
 from privet.training.batching import MapDataset, check_dataset
 from privet.training.persons import HasOwners
@@ -62,14 +63,12 @@ def declared_rows(dataset: MapDataset, *, one_per_person: bool) -> MapDataset:
 
 
 def check_persons(names: list[object]) -> None:
-    """Refuse a list in which a name is missing or stands twice.
+    """Refuse a list in which a name is missing, stands twice, or may be another name of somebody.
 
     Raises:
         DataError: without a word about whose name it is.
     """
-    if any(name is None or name != name or not str(name).strip() for name in names):
-        raise DataError("An item names no person, so nobody knows whose it is. Give each item a name, or leave it out.")
-    if len(set(names)) != len(names):
+    if Owners.of(names).num_persons != len(names):
         raise DataError(
             "Somebody has several items, and noise is made for one. Join each person's items into one, keep one of "
             "them, or protect records: Unit.RECORD."

@@ -80,12 +80,12 @@ class Updates:
 
     Attributes:
         source: Where noise comes from.
-        parameters: What is trained, in the layout's order.
+        parameters: The trained parameters, in the layout's order.
         memory: Holds the gradients from step to step.
         views: Each parameter's part of that memory.
         optimizer: Steps once per update.
         opened: The context in which the optimizer may step, with the gradients it is called with.
-        divisor: By what noisy sums are divided; a constant of the plan.
+        divisor: The divisor of noisy sums; a constant of the plan.
         records: Whether updates may be recorded as CUDA graphs.
         share: The coordinates of the whole sum that this rank holds; None for all.
         sum_source: Where the noise of the sum comes from, on this rank.
@@ -124,7 +124,7 @@ class Updates:
         return self._recorded.get(key) or self._record(key, noise, total)
 
     def _key(self, noise: NoiseRun, total: ClippedSum) -> Hashable | None:
-        """Name all that a recording freezes; None for what is never recorded."""
+        """Name all that a recording freezes; None for an update that is never recorded."""
         optimizer = self.optimizer
         is_plain = type(optimizer) is SGD and noise.noise.is_recordable and total.keep is None and total.frame is None
         # more hooks than the session's own would be run once, when recording, and never again

@@ -147,7 +147,7 @@ def test_an_unfinished_run_and_a_folder_in_use_are_refused(run: Path, tmp_path: 
         export_run(run, tmp_path / "used")
 
 
-TABLES = ("logistic_regression", "mlp_64_64", "mlp_1000", "table_linear", "table_curved")
+TABLES = ("logistic_regression", "mlp_64_64", "mlp_1000", "table_linear", "table_classes", "table_curved")
 
 
 @pytest.mark.parametrize("name", TABLES)

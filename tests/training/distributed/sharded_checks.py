@@ -176,6 +176,8 @@ def refusals(mesh: Any) -> dict[str, str]:
     }
     found = {name: _refused(case, mesh) for name, case in cases.items()}
     found["engine"] = _refused(PLAIN, mesh, performance=Performance(engine=Functional()))
+    sizes = Performance(physical_batch_size=3 + mesh.get_local_rank())
+    found["unequal physical batches"] = _refused(PLAIN, mesh, performance=sizes)
     found["launch"] = _refused(PLAIN, mesh, performance=Performance(launch=Compiled()))
     return found
 

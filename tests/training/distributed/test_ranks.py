@@ -65,6 +65,11 @@ def all_fail(ranks: Ranks) -> None:
         raise ArgumentError("batch_size must be positive.")
 
 
+def all_fail_in_torch(ranks: Ranks) -> None:
+    with ranks.together(Point.OPENING):
+        torch.ones(2) @ torch.ones(3)
+
+
 def another_group(ranks: Ranks) -> None:
     distributed.destroy_process_group()
     ranks.meet(Point.SUMMING)
@@ -74,7 +79,7 @@ CASES: dict[str, Case] = {
     case.__name__: case
     for case in (
         sums, half_sum, first_words, other_facts, other_place, one_fails, one_fails_with_private_words, all_fail,
-        another_group,
+        all_fail_in_torch, another_group,
     )
 }  # fmt: skip
 
@@ -116,6 +121,7 @@ def test_rank_0_hands_out_bytes_and_notes_go_round(tried: list[dict[str, Any]]) 
         ("one_fails", "LedgerBusy: Rank 1 of {size} stopped, and so do all: The ledger is in use."),
         ("one_fails_with_private_words", "RankError: Rank 1 of {size} stopped, and so do all: it raised KeyError, and"),
         ("all_fail", "ArgumentError: batch_size must be positive."),
+        ("all_fail_in_torch", "RuntimeError: inconsistent tensor size"),
         ("another_group", "LoopError: The process group changed during the run"),
     ],
 )

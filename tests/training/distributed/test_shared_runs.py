@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,9 +31,11 @@ from privet.training.averaging import ExponentialAverage
 from privet.training.performance import Performance
 from privet.training.private_statistics.normalisation import PrivateNormalisation
 from privet.training.private_statistics.private_geometry import release_geometry
+from privet.training.randomness import KeystreamNoise
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
-from tests.training.distributed.tools import launch, results
+from tests.training.distributed.kills import BOUNDARIES, Kill, carry_out, kills
+from tests.training.distributed.tools import results
 from tests.training.tools import examples, losses_of, network, plain_sgd, plan_of, poisson, run
 
 Weights = list[float]
@@ -234,6 +237,17 @@ def one_program_mixes(rank: int) -> None:
             step.update()
 
 
+def noise_differs_later(rank: int) -> None:
+    draw, model = KeystreamNoise.add_normal, network()
+
+    def another(self: Any, flat: Tensor, std: float) -> None:
+        draw(self, flat, std * (1 + 1e-3 * rank * (len(flat) == sum(value.numel() for value in model.parameters()))))
+
+    changed = mock.patch.object(KeystreamNoise, "add_normal", another)
+    with changed, privatize(model, plain_sgd(model), examples(), poisson()) as session:
+        run(session, model)
+
+
 def wrapped(rank: int) -> None:
     model = nn.parallel.DistributedDataParallel(network())
     privatize(model, plain_sgd(model), examples(), poisson())
@@ -271,6 +285,7 @@ REFUSED: dict[str, tuple[Callable[[int], Any], str]] = {
         one_program_mixes,
         "UnsupportedModel: Rank 1 of 2 stopped, and so do all: .* mixes the examples",
     ),
+    "unequal noise": (noise_differs_later, "RanksDisagree: .* differ in the noisy sum"),
     "a wrapped model": (wrapped, "UnsupportedModel: .*spread over several processes or devices.*Pass the plain module"),
 }
 
@@ -300,97 +315,18 @@ def test_ranks_that_differ_stop_with_the_same_words(case: str, refused: list[dic
 
 # --------------------------------------------------------------------------------------------------------------- faults
 
-BOUNDARIES = (
-    "before the charge",
-    "after the charge",
-    "in the forward",
-    "in the sum",
-    "before the update",
-    "in the checkpoint",
-)
-
-
-def dying(rank: int, size: int, folder: str, boundary: str, victim: int, at: int) -> None:
-    """Train, and end one rank abruptly at a boundary of a step."""
-    import os
-    import signal
-
-    from privet.training.distributed.ranks import Ranks
-    from privet.training.distributed.shared_ledger import SharedLedger
-    from privet.training.folder import RunFolder
-    from privet.training.updates import _EagerUpdate
-
-    count = {"steps": -1}
-
-    def die(function: Any, *, after: bool = False) -> Any:
-        def dies(*args: Any, **kwargs: Any) -> Any:
-            if rank == victim and count["steps"] >= at:
-                if after:
-                    function(*args, **kwargs)
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*args, **kwargs)
-
-        return dies
-
-    model = network()
-    losses = losses_of(model)
-    if boundary == "before the charge":
-        SharedLedger.reserve = die(SharedLedger.reserve)  # type: ignore[method-assign]
-    if boundary == "after the charge":
-        SharedLedger.reserve = die(SharedLedger.reserve, after=True)  # type: ignore[method-assign]
-    if boundary == "in the forward":
-        losses = die(losses)
-    if boundary == "in the sum":
-        Ranks.add_up_ = die(Ranks.add_up_)  # type: ignore[method-assign]
-    if boundary == "before the update":
-        _EagerUpdate.apply = die(_EagerUpdate.apply)  # type: ignore[method-assign]
-    if boundary == "in the checkpoint":
-        RunFolder.checkpoint = die(RunFolder.checkpoint)  # type: ignore[method-assign]
-    whole = plan_of(FullBatch(steps=8, expected_batch_size=8.0))
-    kept = RunFolder(Path(folder), every=1, reserve_ahead=1)
-    with privatize(model, plain_sgd(model), examples(), whole, folder=kept) as session:
-        for step in session.steps():
-            count["steps"] = step.index
-            step.accumulate(losses)
-            step.update()
-
-
-def go_on(rank: int, size: int, folder: str) -> Any:
-    model = network()
-    whole = plan_of(FullBatch(steps=8, expected_batch_size=8.0))
-    with privatize(model, plain_sgd(model), examples(), whole, folder=folder, checkpoint_every=1) as session:
-        run(session, model)
-    return [session.ledger.charged_rounds, session.steps_taken]
-
-
-def kill_and_resume(folder: Path, boundary: str, victim: int, at: int, sizes: tuple[int, int]) -> None:
-    before, after = sizes
-    victim = 0 if boundary == "in the checkpoint" else victim  # rank 0 writes them
-    found = launch(dying, before, str(folder), boundary, victim, at, seconds=10.0)
-    assert found[victim] == {}, f"rank {victim} was to be killed: {found[victim]}"
-    told = {each["error"] for rank, each in enumerate(found) if rank != victim}
-    assert all(words.startswith("RankError: A rank of this run died") for words in told), told
-    ledger = Ledger.read(folder / "ledger.jsonl")
-    # steps 0 to at were begun, so their rounds are charged; a round is charged before the next step is counted
-    assert ledger.charged_rounds >= at + 1
-    steps = results(go_on, after, str(folder)) if after > 1 else [go_on(0, 1, str(folder))]
-    assert all(charged == 8 and taken <= 8 for charged, taken in steps)
-
 
 @pytest.mark.parametrize(("place", "boundary"), list(enumerate(BOUNDARIES)))
 def test_a_rank_that_is_killed_costs_no_privacy_and_the_run_goes_on(place: int, boundary: str, tmp_path: Path) -> None:
-    kill_and_resume(tmp_path / "run", boundary, place % 2, 2, (2, (1, 2)[place % 2]))
+    victim = 0 if boundary == "in the checkpoint" else place % 2
+    carry_out(Kill(boundary=boundary, victim=victim, at=2, before=2, after=(1, 2)[place % 2]), tmp_path / "run")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 200, 10))
 def test_two_hundred_killed_ranks_cost_no_privacy(first: int, tmp_path: Path) -> None:
-    draw = np.random.default_rng(first)
-    for number in range(first, first + 10):
-        boundary = BOUNDARIES[number % len(BOUNDARIES)]
-        before, after = (int(draw.integers(2, 5)), int(draw.integers(1, 5)))
-        victim, at = int(draw.integers(before)), int(draw.integers(1, 6))
-        kill_and_resume(tmp_path / str(number), boundary, victim, at, (before, after))
+    for number, kill in enumerate(kills(first, first + 10)):
+        carry_out(kill, tmp_path / str(number) / "run")
 
 
 def charge_fails(rank: int, size: int) -> Any:

@@ -1,4 +1,4 @@
-"""The ledger: what a run has spent, charged before it is spent; its rows, its file, and what they add up to."""
+"""The ledger of a run, charged before anything is spent; its rows, its file, and their sum."""
 
 from __future__ import annotations
 

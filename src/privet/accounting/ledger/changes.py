@@ -37,7 +37,7 @@ class Changed:
 
     @property
     def assumption(self) -> str:
-        """What a guarantee assumes because of it."""
+        """The assumption that it adds to a guarantee."""
         return f"the weights were changed after step {self.step} by: {self.reason}; this used no private data"
 
     def body(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Unexplained:
     step: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no count."""
+        """Refuse a step that is no count."""
         checks.count("step", self.step, minimum=0)
 
     @property

@@ -16,7 +16,7 @@ class FurtherLedger:
 
     Attributes:
         ledger: The ledger.
-        purpose: What the releases are for.
+        purpose: The purpose of the releases.
         coordinates: How many numbers of each get noise.
     """
 

@@ -40,11 +40,11 @@ class Heads(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class KeptHead:
-    """What is kept of a run.
+    """The record that is kept of a run.
 
     Attributes:
         marks: Rows of the ledger in order, the newest last: all of a short ledger, a few dozen of a long one.
-        charged: What the ledger charged when the last of them was its newest row.
+        charged: The charges of the ledger when the last of them was its newest row.
     """
 
     marks: tuple[LedgerHead, ...]
@@ -123,7 +123,7 @@ class UserHeads:
         return state_folder() / "heads" / f"{run}.json"
 
     def find(self, run: str) -> KeptHead | None:
-        """Return what is kept of a run; None where nothing is, or nothing can be read."""
+        """Return the record of a run; None where there is none, or it cannot be read."""
         path = self.path_of(run)
         try:
             with open(path, "rb") as file:
@@ -147,7 +147,7 @@ class UserHeads:
         """Refuse a ledger that lacks the row which is kept of its run.
 
         Raises:
-            LedgerCorrupt: the ledger is older than what was kept, or went on from an older copy.
+            LedgerCorrupt: the ledger is older than the kept head, or went on from an older copy.
         """
         kept = self.find(ledger.run)
         if kept is not None:

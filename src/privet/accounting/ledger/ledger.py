@@ -1,7 +1,7 @@
-"""The ledger: the witness of what a training run has spent, written before it is spent.
+"""The ledger: the witness of the privacy that a training run spends, written before it is spent.
 
-A round is what one charged event covers: one step with Poisson sampling, a whole epoch with shuffled batches. Its
-life::
+A round is the part of a run that one charged event covers: one step with Poisson sampling, a whole epoch with shuffled
+batches. Its life::
 
     reserve(event, n) -> row written -> row durable -> n times:
         [ sample -> gradients -> clip -> sum -> noise -> check(facts) -> release ]  -> checkpoint(head) -> close
@@ -25,7 +25,7 @@ Repeating rounds with the *same* noise would not be cheaper but ruinous: any sma
 (another summation order, another world size) would be released with the noise cancelled.
 
 The chain shows damage and any edit of a part. It cannot stop someone who may write the file from writing another whole
-one; the head kept in checkpoints and reports is what gives that away.
+one; the head kept in checkpoints and reports gives that away.
 
 The other files: ``notes`` (rows that charge nothing), ``rows`` (their bytes), ``tally`` (their sum), ``views`` (for
 readers), ``store`` (the disk).
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 
 class Ledger(LedgerNotes):
-    """What a run has spent, charged before it is spent. Made by ``in_memory``, ``create`` or ``open``.
+    """The charges of a run, each made before it is spent. Made by ``in_memory``, ``create`` or ``open``.
 
     Guarantee: for everything that passed ``check``, a durable row was there before ``reserve`` returned. Nothing this
     object or a crash does lowers what the rows charge below what passed ``check``.
@@ -144,7 +144,7 @@ class Ledger(LedgerNotes):
             plan: The public plan as plain JSON data.
             plan_hash: The hash that names the plan, written into every row.
             is_seeded: Whether the user chose the seed of the random streams: whoever reads the ledger is told so.
-            assumptions: What the guarantee rests on besides what follows from the plan.
+            assumptions: Assumptions of the guarantee besides those of the plan.
             files: The file system to use; the real one if None.
             heads: Where the newest row is kept, so that a roll-back is noticed; None keeps it nowhere.
             num_processes: How many ranks carry out the run; this one holds their ledger.
@@ -214,7 +214,7 @@ class Ledger(LedgerNotes):
 
     @staticmethod
     def read(path: Path | str, *, files: FileSystem | None = None) -> LedgerView:
-        """Check every row of a ledger file and return what it says, without a lock and without changing it."""
+        """Check every row of a ledger file and return its view, without a lock and without changing it."""
         tally = Tally()
         with reading(Path(path), files=files or PosixFileSystem()) as reader:
             has_unfinished_row = take_rows(tally, reader, path)
@@ -242,7 +242,7 @@ class Ledger(LedgerNotes):
 
         Args:
             event: Its event.
-            purpose: What for; the row says it, and every guarantee from this ledger includes the release.
+            purpose: Its purpose; the row states it, and every guarantee from this ledger includes the release.
             coordinates: How many numbers get noise.
 
         Guarantee: the row is durable before this returns. The release is never given back: the process that charged
@@ -372,7 +372,7 @@ class Ledger(LedgerNotes):
                 self._release()
 
     def abandon(self) -> None:
-        """Free the ledger and write nothing, for a session that could not begin; what was reserved stays charged."""
+        """Free the ledger and write nothing, for a session that could not begin; reserved rounds stay charged."""
         if self._closed:
             return
         self._closed = True
@@ -389,7 +389,7 @@ class Ledger(LedgerNotes):
 
     @property
     def why_not_private(self) -> tuple[str, ...]:
-        """Why nothing is promised for what was charged, besides a seed; also what the disk refused to record."""
+        """Why nothing is promised for these charges, besides a seed; also a row that the disk refused."""
         untold = "something ran or changed its weights that was not planned, and the disk refused to record it"
         return super().why_not_private + ((untold,) if self._unrecorded_mismatch else ())
 

@@ -28,12 +28,12 @@ class LedgerNotes(LedgerFacts, ABC):
         self._write([Changed(reason=reason, step=step)])
 
     def note_evidence(self, *, tried: Sequence[str], settled: Sequence[str], vouched: Sequence[str]) -> None:
-        """Record what speaks for isolation of examples besides proof, each reason once; durable before this returns.
+        """Record the evidence for isolation of examples besides proof, each reason once; durable before this returns.
 
         Args:
-            tried: What was tried by experiment, in words about the program.
-            settled: What is proven by now, in the words in which it was tried.
-            vouched: What the user answers for.
+            tried: Properties that experiments tested, in words about the program.
+            settled: Those that are proven by now, in the same words.
+            vouched: Properties that the user answers for.
         """
         self._write(self._news(tried, settled, vouched))
 

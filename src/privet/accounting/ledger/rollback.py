@@ -21,14 +21,14 @@ def read_newest(path: Path, *, where: Path) -> LedgerView:
     view = Ledger.read(path)
     kept = UserHeads().find(view.run)
     if kept is not None and not view.contains(kept.head):
-        # a run that goes on has grown since: it writes its rows first, and what is kept of them afterwards
+        # a run that goes on has grown since: it writes its rows first, and keeps their head afterwards
         view = Ledger.read(path)
         kept.check(view, where)
     return view
 
 
 def accept_roll_back(path: Path) -> int:
-    """Charge what this machine knows that a newer copy of a ledger had charged; return how many rounds that were.
+    """Charge the rounds that a newer copy of a ledger had charged, as far as this machine knows; return their number.
 
     Guarantee:
         Afterwards the ledger charges at least what both copies released together. Both have all rows up to the newest
@@ -49,12 +49,12 @@ def accept_roll_back(path: Path) -> int:
         for coded, rounds in missing:
             ledger.reserve(coded.event, rounds)
         heads.begin_anew(kept, ledger)
-        ledger.abandon()  # a clean end would give back what was not run here
+        ledger.abandon()  # a clean end would give back rounds that were not run here
     return sum(rounds for _, rounds in missing)
 
 
 def _missing(path: Path, view: LedgerView, kept: KeptHead) -> list[tuple[CodedEvent, int]]:
-    """Return what the newer copy charged after the last row that is known to be in both."""
+    """Return the charges of the newer copy after the last row that is known to be in both."""
     common, tally = kept.last_common(view), Tally()
     if common is not None:
         with reading(path, files=PosixFileSystem()) as reader:

@@ -1,4 +1,4 @@
-"""The rows of a ledger: what each one says, its exact bytes, and how strictly it is read back.
+"""The rows of a ledger: their contents, their exact bytes, and how strictly they are read back.
 
 A row is one line of JSON with sorted keys and no spaces::
 
@@ -104,7 +104,7 @@ def _finite_float(digits: str) -> float:
 
 
 def checked_plan_hash(plan_hash: object) -> str:
-    """Return the hash that names a plan; refuse what could not stand in a row unescaped."""
+    """Return the hash that names a plan; refuse one that would need escapes in a row."""
     if not isinstance(plan_hash, str) or _PLAN_HASH.fullmatch(plan_hash) is None:
         raise ArgumentError(
             f"plan_hash must be 1 to 128 letters, digits or any of ':._-' (such as a hex digest), got {plan_hash!r}."
@@ -113,7 +113,7 @@ def checked_plan_hash(plan_hash: object) -> str:
 
 
 def checked_plan(plan: Mapping[str, Any]) -> Json:
-    """Return the public plan as it will be read back; refuse what JSON cannot hold exactly."""
+    """Return the public plan as it will be read back; refuse values that JSON cannot hold exactly."""
     try:
         result = parse_strict(canonical(dict(plan)))
     except (TypeError, ValueError, RecursionError) as error:
@@ -151,7 +151,7 @@ class CodedEvent:
 
 
 class Entry(Protocol):
-    """What one row says.
+    """The contents of one row.
 
     Attributes:
         kind: The word for this kind of row.
@@ -172,7 +172,7 @@ class Created:
     Attributes:
         plan: The plan.
         is_seeded: Whether the user chose the seed of the random streams, so that nothing after it is private.
-        assumptions: What the guarantee rests on besides what follows from the plan: words of the library's own pieces.
+        assumptions: Assumptions of the guarantee besides those of the plan: words of the library's own pieces.
         run: A random word of 32 hex digits that names the run; None in format 1, which had none.
     """
 
@@ -273,13 +273,13 @@ class Closed:
 
 
 class Purpose(Enum):
-    """Why something besides the rounds of a plan was released. A closed list, with what each rests on."""
+    """Why something besides the rounds of a plan was released. A closed list, with the assumption of each."""
 
     EVALUATION = "evaluation"
 
     @property
     def assumption(self) -> str:
-        """What a guarantee assumes because of such a release."""
+        """The assumption that such a release adds to a guarantee."""
         return (
             f"classes, groups, bins and clips of the private {self.value} are public and were not chosen by looking at "
             "the private data"
@@ -291,7 +291,7 @@ class Further:
     """One release besides the rounds of the plan is charged, and may now be made by the process that wrote the row.
 
     Attributes:
-        purpose: What for.
+        purpose: Its purpose.
         coded: Its event.
         coordinates: How many numbers get noise.
     """

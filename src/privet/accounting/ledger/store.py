@@ -33,7 +33,7 @@ _READ_BUFFER = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class FileState:
-    """What the operating system says of an open file."""
+    """Facts of the operating system about an open file."""
 
     size: int
     num_names: int

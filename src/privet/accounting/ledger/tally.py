@@ -1,4 +1,4 @@
-"""What a sequence of ledger rows adds up to. The writer and every reader use this one piece of code.
+"""The sum of a sequence of ledger rows. The writer and every reader use this one piece of code.
 
 A tally takes whole lines in order. It refuses the first one that does not continue the chain, and it never looks at a
 file: the same code checks a ledger on disk, one in memory and one on a simulated disk.
@@ -61,7 +61,7 @@ class LedgerHead:
 
 
 class Tally:
-    """The running state of a chain of rows: the head, what is charged, and what its last writer may still give back."""
+    """The running state of a chain of rows: the head, the charges, and the rounds that may still be given back."""
 
     def __init__(self) -> None:
         self.plan_hash = b""
@@ -101,7 +101,7 @@ class Tally:
 
     @property
     def planned(self) -> list[tuple[DpEvent, int]]:
-        """What is charged, without the releases besides the plan."""
+        """The charges without the releases besides the plan."""
         besides = Counter(release.coded.key for release in self.further)
         left = [(self._events[key], rounds - besides[key]) for key, rounds in self._charged.items()]
         return [(event, rounds) for event, rounds in left if rounds > 0]
@@ -113,14 +113,14 @@ class Tally:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the first row says that a guarantee rests on, and what the user changed, each change once."""
+        """The assumptions of the first row, and the user's public changes, each once."""
         changes = dict.fromkeys(change.assumption for change in self.public_changes)
         besides = dict.fromkeys(release.purpose.assumption for release in self.further)
         return (*self._assumed, *changes, *besides, *self.vouched)
 
     @property
     def why_not_private(self) -> tuple[str, ...]:
-        """Why no promise is made for what these rows charge, besides a seed."""
+        """Why no promise is made for the charges of these rows, besides a seed."""
         return tuple(change.why_not_private for change in self.unexplained[:1])
 
     def contains(self, head: LedgerHead) -> bool:
@@ -131,7 +131,7 @@ class Tally:
         return bytes(self._digests[start : start + _DIGEST_BYTES]).hex() == head.sha256
 
     def take(self, line: bytes) -> None:
-        """Check that a line continues the chain, and add up what it says; raise ``LedgerCorrupt`` if it does not."""
+        """Check that a line continues the chain, and add up its charge; raise ``LedgerCorrupt`` if it does not."""
         known = self._remembered.get(line[: line.rfind(b',"crc":"')])
         expected = RowFields(self.plan_hash, self.prev, self._writer, self.num_rows)
         # A million rows hold a handful of different bodies. A row whose body is known is checked by writing it again.
@@ -235,7 +235,7 @@ class Tally:
             case Reserved():
                 self._charge(entry.coded, entry.count, is_returnable=True)
             case Further():
-                # A bound on the last model of a run is about its steps, and stands beside what is released later.
+                # A bound on the last model of a run is about its steps, and stands beside later releases.
                 was_complete = self.is_complete
                 self._charge(entry.coded, 1, is_returnable=True)
                 self.further.append(entry)
@@ -342,7 +342,7 @@ class AtHand:
         self._runs.append((coded, rounds))
 
     def take(self, verb: str) -> CodedEvent:
-        """Remove and return the oldest round; ``verb`` says what for."""
+        """Remove and return the oldest round; ``verb`` is the word for errors."""
         if not self._runs:
             raise LoopError(
                 f"Cannot {verb} a round: none is reserved. Call reserve before reading data; rounds reserved by an "
@@ -368,7 +368,7 @@ class AtHand:
         parts, room = [], MAX_ROW_BYTES // 2
         for key, rounds in totals.items():
             room -= len(key) + _RETURNED_PART_BYTES
-            # What finds no room in the closing row stays charged, which is never wrong.
+            # Rounds without room in the closing row stay charged, which is never wrong.
             if room >= 0:
                 parts.append(Reserved(coded=events[key], count=rounds))
         return tuple(parts)

@@ -38,7 +38,7 @@ class LedgerFacts:
     is_seeded = _Fact(lambda tally: tally.is_seeded)
     """Whether the first row says that the user chose the seed of the random streams: the run is not private."""
     assumptions = _Fact(lambda tally: tally.assumptions)
-    """What rows say that the guarantee rests on besides the plan: the first one, and those of public changes."""
+    """The assumptions in the rows, besides those of the plan: of the first row, and of public changes."""
     tried = _Fact(lambda tally: tally.tried)
     """Why experiments, and no proof, say that examples were kept apart; empty where it was proven."""
     is_complete = _Fact(lambda tally: tally.is_complete)
@@ -46,7 +46,7 @@ class LedgerFacts:
     charged = _Fact(lambda tally: tally.charged)
     """Every charged event with its number of rounds, in the order in which each was first charged."""
     planned = _Fact(lambda tally: tally.planned)
-    """What is charged, without the releases besides the plan."""
+    """The charges without the releases besides the plan."""
     further = _Fact(lambda tally: tuple(tally.further))
     """The releases besides the plan, such as private evaluations, in their order."""
     besides = _Fact(lambda tally: tuple((release.coded.event, 1) for release in tally.further))
@@ -60,7 +60,7 @@ class LedgerFacts:
 
     @property
     def why_not_private(self) -> tuple[str, ...]:
-        """Why nothing is promised for what was charged, besides a seed."""
+        """Why nothing is promised for these charges, besides a seed."""
         return self._tally.why_not_private
 
     def _repr_html_(self) -> str:

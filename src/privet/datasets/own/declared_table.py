@@ -101,7 +101,7 @@ class DeclaredTable:
 
     @property
     def task(self) -> Task:
-        """What a model of this table predicts."""
+        """The task of a model of this table."""
         return task_of([target.task for target in self.targets])
 
     @property
@@ -119,7 +119,7 @@ class DeclaredTable:
         Guarantee: with a column of persons, a record is a person only if every record has a name and all names differ.
             The records influence only a refusal, whose reason contains no name.
         """
-        if persons is None or (all(persons) and len(set(persons)) == len(persons)):
+        if persons is None or not (any(map(checks.is_missing, persons)) or len(set(persons)) < len(persons)):
             return OneItem(units=self.units)
         return OneItem(explanation=_SEVERAL.format(column=self.person))
 

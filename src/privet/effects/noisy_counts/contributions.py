@@ -1,4 +1,4 @@
-"""What records add to the vector of a private evaluation. Secret until noise was added."""
+"""Contributions of records to the vector of a private evaluation. Secret until noise was added."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Codes = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluated:
-    """Private records with what a model said about them.
+    """Private records with the predictions of a model for them.
 
     Attributes:
         outputs: Logarithms of the class probabilities, ``[records, classes]``; or predicted numbers, ``[records]``.
@@ -39,7 +39,7 @@ class Evaluated:
 
 
 def summed(data: Evaluated, terms: EvaluationTerms) -> Array:
-    """Return the sum of what all records add. Secret.
+    """Return the sum of the contributions of all records. Secret.
 
     Guarantee:
         With weights of at most 1 per unit, adding or removing a unit moves the vector by at most 1 in the norm that

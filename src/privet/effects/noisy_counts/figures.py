@@ -43,7 +43,7 @@ class Released(Record):
 
     Attributes:
         terms: The public constants.
-        noise_multiplier: Ratio of the noise to what one unit adds, in the joint norm.
+        noise_multiplier: Ratio of the noise to the contribution of one unit, in the joint norm.
         vector: The noisy counts and sums.
         temperature: That of the model's probabilities when they were counted.
     """
@@ -106,7 +106,7 @@ class Figures:
         headline: Figures of the whole model, the most important first.
         constant: The same of a model that always says the same.
         differences: The model less the constant; above zero the model is better.
-        warnings: What a reader must know before the figures.
+        warnings: Facts that a reader must know before the figures.
         confusion: Noisy counts, true classes in rows; empty for numbers.
         classes: Recall and precision of every class.
         groups: Figures of groups.

@@ -61,7 +61,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationTerms(Record):
-    """What a private evaluation measures. All of it is declared, and none of it is read off the records.
+    """The figures that a private evaluation measures. All are declared, and none is read off the records.
 
     Attributes:
         class_names: The classes; empty where the model predicts a number.

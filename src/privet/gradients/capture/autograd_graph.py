@@ -10,7 +10,7 @@ Node = Any  # torch's nodes have no common type that can be named
 
 
 def nodes_behind(starts: Iterable[Node], stop: AbstractSet[Node] = frozenset()) -> set[Node]:
-    """Return these nodes and all that lie behind them, without those in ``stop`` and what only they lead to."""
+    """Return these nodes and all that lie behind them, without those in ``stop`` and nodes that only they lead to."""
     seen: set[Node] = set()
     queue = list(starts)
     while queue:

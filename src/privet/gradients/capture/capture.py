@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _is_any_autocast_enabled as is_autocast_on
 from torch.autograd.graph import get_gradient_edge
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
@@ -149,7 +150,7 @@ class Capture(TorchFunctionMode):
         mark = getattr(tensor, MARK, 0)
         if mark:
             number = mark & _NUMBER
-            # what is written into the batch is written by calls that are compared, or by code that shows none
+            # writes into the batch are made by calls that are compared, or by code that shows none
             written = version_of(tensor) - getattr(tensor, WRITTEN, 0) if number else 0
             return (number, mark >> SHIFT < self._generation, tensor.shape, tensor.dtype, written)
         return (-1, self._was_written(tensor), tensor.shape, tensor.dtype, tensor.requires_grad)
@@ -173,7 +174,7 @@ class Capture(TorchFunctionMode):
         if known is None or self._follows_memory:
             return self._examine(func, args, kwargs or {}, follower)
         use, statistics = known.use, None
-        if use is not None:
+        if use is not None and is_autocast_on():
             args = self._as_seen(func, args)
         try:
             if use is not None and use.has_statistics:
@@ -206,7 +207,7 @@ class Capture(TorchFunctionMode):
         return seen
 
     def _has_learned_mask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the mask of an attention is made of parameters alone: what is inside then shows its gradient."""
+        """Whether the mask of an attention is made of parameters alone: only inner operations show its gradient."""
         mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
         is_learned = isinstance(mask, Tensor) and mask.is_floating_point() and id(mask) in self.recording.tracked
         return is_learned and torch.is_grad_enabled() and not (kwargs.get("is_causal") or (len(args) > 5 and args[5]))
@@ -265,7 +266,7 @@ class Capture(TorchFunctionMode):
         self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], follower: Follower | None,
         node_before: Any = None,
     ) -> Any:  # fmt: skip
-        """Run an operation and find out what it did with examples and parameters."""
+        """Run an operation and examine its effect on examples and parameters."""
         place = -1 if follower is None else follower.place
         if self.recording.tracked.keys() & map(id, args):
             args = self._as_seen(func, args)
@@ -286,7 +287,7 @@ class Capture(TorchFunctionMode):
         return result
 
     def _observe(self, call: Call, result: Any, follower: Follower | None) -> Any:
-        """Record what an operation did that was just run, and number its results."""
+        """Record an operation that was just run, and number its results."""
         num_uses = len(self.recording.uses)
         result = self._the_observer().observe(call, result)
         if follower is not None and type(result) is Tensor:
@@ -355,7 +356,7 @@ class Capture(TorchFunctionMode):
                 self._follow_memory((part_args, output))  # no other call of its inside is seen
 
         given = tensors_in(args)
-        # its loops keep their results for the backward pass, so what a program changes in place must be a copy
+        # its loops keep their results for the backward pass, so a tensor that a program changes in place must be a copy
         try:
             result = tuple(tensor.clone() if tensor._is_view() else tensor for tensor in composite(note, *args))
         except NoExampleRule as error:

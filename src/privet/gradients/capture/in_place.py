@@ -29,8 +29,8 @@ def writes(func: Function) -> bool:
 def with_own_history(output: Tensor, given: Sequence[Tensor]) -> Tensor:
     """Return an operation's output such that changing it in place keeps its node in the graph.
 
-    ``linear`` of three dimensions, ``conv1d`` and ``einsum`` return views of what they computed. Nobody else knows that
-    base, so its only view can be a tensor of its own in the same memory. Views of arguments stay what they are.
+    ``linear`` of three dimensions, ``conv1d`` and ``einsum`` return views of their results. Nobody else knows that
+    base, so its only view can be a tensor of its own in the same memory. Views of arguments stay views.
     """
     if not output.requires_grad or not output._is_view() or output.is_leaf:
         return output

@@ -22,7 +22,7 @@ def with_statistics(
 ) -> tuple[Tensor, Statistics] | None:
     """Run a layer or group norm by the operation behind it, which returns its statistics too; None for all others.
 
-    Only where a rule will use them: elsewhere it recomputes what it needs in the precision it needs.
+    Only where a rule will use them: elsewhere it recomputes them in the precision it needs.
     """
     run = _NORMALISATIONS.get(function)
     if run is None or not args or not isinstance(args[0], Tensor):

@@ -1,4 +1,4 @@
-"""Finds out what an operation did with examples and parameters, and records every use of a parameter."""
+"""Examines operations on examples and parameters, and records every use of a parameter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from privet.isolation.follow import Follower
 from privet.isolation.place import Place, single
 from privet.isolation.programs import Programs
 
-HALF = (torch.float16, torch.bfloat16)
 _DERIVED = "_privet_derived"  # set on tensors that were seen to be computed from parameters, with or without gradients
 # Operations whose results must be examined every time.
 _SPECIAL = DECOMPOSED.keys() | COMPOSITES.keys() | EXPANDING | ORDERING | {Tensor.to}
@@ -47,7 +46,7 @@ def rounding_of(tensors: Iterable[Tensor]) -> float:
 
 @dataclass(slots=True)
 class Call:
-    """An operation that was run, with what is known about it besides its result.
+    """An operation that was run, with facts about it besides its result.
 
     Attributes:
         function: The operation.
@@ -55,7 +54,7 @@ class Call:
         kwargs: Its named arguments.
         statistics: Mean and inverse deviation, where a normalisation hands them out.
         node_before: The node of the first argument before it was changed in place, where it was.
-        known: What need not be found out again when the same call of the same program recurs; set when observed.
+        known: The findings for the next run of the same call in the same program; set when observed.
     """
 
     function: Function
@@ -77,7 +76,7 @@ class Observer:
         self._expansions, self._num_expansions = expansions, 0
 
     def observe(self, call: Call, result: Any) -> Any:
-        """Record what a call did; return its result, with a history of its own where a change in place needs one."""
+        """Record a call; return its result, with a history of its own where a change in place needs one."""
         func, args, kwargs = call.function, call.args, call.kwargs
         self._catch_up()
         sources: list[Source] = []
@@ -122,7 +121,7 @@ class Observer:
     def _note_known(
         self, call: Call, sources: Sequence[Source], uses: Sequence[Use], result: Tensor, *, private: bool
     ) -> None:
-        """Keep what a plain call did for its next run: it makes one new tensor, and one use if it has parameters."""
+        """Keep the findings on a plain call for its next run: one new tensor, and one use if it has parameters."""
         recording, use = self._recording, None
         if sources:
             values = (*call.args, *call.kwargs.values())
@@ -145,7 +144,7 @@ class Observer:
         )
 
     def _catch_up(self) -> None:
-        """Take over what is known of the calls that were not observed."""
+        """Take over the findings on calls that were not observed."""
         known, self._recording.last_known = self._recording.last_known, None
         if known is not None:
             self._recording.rounding = max(self._recording.rounding, known.rounding)
@@ -161,7 +160,7 @@ class Observer:
             recording.rearranges = rearranges(func, args, kwargs, recording.batch_size, is_batch)
 
     def _record_sources(self, call: Call, sources: Sequence[Source], result: Any, *, private: bool) -> None:
-        """Record the uses that a call makes of parameters, or what it computes from them alone."""
+        """Record the uses that a call makes of parameters, or the tensors that it computes from them alone."""
         func, args, tracked = call.function, call.args, self._recording.tracked
         if func is Tensor.__setitem__ and private and torch.is_grad_enabled():
             self._recording.hidden = NoExampleRule(
@@ -169,7 +168,7 @@ class Observer:
                 "Build the tensor with torch.cat, torch.stack or torch.where instead."
             )
             return
-        # an assignment into a tensor returns nothing: what it changed is its output
+        # an assignment into a tensor returns nothing: the changed tensor is its output
         written = args[:1] if result is None and writes(func) else result
         for index, output in enumerate(tensors_in(written)):
             if not output.requires_grad or not torch.is_grad_enabled():

@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.hooks import RemovableHandle
 
-from privet.errors import NoExampleRule
+from privet.errors import NoExampleRule, UnsupportedModel
 from privet.gradients.capture.in_place import Function, writes
 from privet.gradients.capture.views import Undo
 from privet.isolation.follow import Follower
@@ -212,7 +212,7 @@ class KnownUse:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class KnownCall:
-    """What was found about a call of a program when it was new; the same call need not be examined again.
+    """The findings about a call of a program when it was new; the same call need not be examined again.
 
     Only calls that return one new tensor and change nothing else are kept in this way.
 
@@ -220,7 +220,7 @@ class KnownCall:
         is_private: Whether the result descends from the examples.
         use: The use of parameters that it makes, if it makes one.
         rounding: The unit of the coarsest precision in which the program had computed by then.
-        rearranges: Whether it had moved rows by what is in the data by then.
+        rearranges: Whether it had moved rows by the contents of the data by then.
     """
 
     is_private: bool
@@ -240,7 +240,7 @@ class Region:
 
 @dataclass(kw_only=True)
 class Recording:
-    """One forward pass: its uses of parameters, and what a trial must know about it."""
+    """One forward pass: its uses of parameters, and the facts that a trial needs."""
 
     batch_size: int
     uses: list[Use] = field(default_factory=list)
@@ -250,7 +250,7 @@ class Recording:
     program: list[Function] = field(default_factory=list)  # every operation on examples or parameters, in order
     rearranges: bool = False  # whether where an example lies may depend on the data
     rounding: float = 0.0  # the unit of the coarsest precision in which parts of the program ran
-    asks_derived: bool = False  # whether code of the user may follow gradients of what is computed from parameters
+    asks_derived: bool = False  # whether code of the user may follow gradients of tensors computed from parameters
     follower: Follower | None = None  # recognises or proves the program, where that is asked for
     last_known: KnownCall | None = None  # the last call that was not examined because it is known
     hidden: NoExampleRule | None = None  # why no rule can form the gradients of some parameter
@@ -283,7 +283,7 @@ def _is_gone(storage: StorageWeakRef) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """What a walk through the autograd graph of a program found.
+    """The findings of a walk through the autograd graph of a program.
 
     Attributes:
         roots: For each use, whether no other use lies behind it: a backward pass may stop there.
@@ -342,7 +342,7 @@ def send_back(
     try:
         if edges:
             ends = [*(use.edge for use in awaited), *edges]
-            found = torch.autograd.grad(loss, ends, retain_graph=keep_graph, allow_unused=True)
+            found = _gradients(loss, ends, keep_graph=keep_graph)
             with torch.no_grad():
                 for use, gradient in zip(reversed(awaited), reversed(found[: len(awaited)]), strict=True):
                     if gradient is not None:
@@ -350,3 +350,16 @@ def send_back(
     finally:
         for use in recording.uses:
             use.receive = None  # a later backward pass must not count these gradients again
+
+
+def _gradients(loss: Tensor, ends: Sequence[Any], *, keep_graph: bool) -> Sequence[Tensor | None]:
+    try:
+        return torch.autograd.grad(loss, ends, retain_graph=keep_graph, allow_unused=True)
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+        raise UnsupportedModel(
+            "The model recomputes activations in re-entrant checkpoints, which hide the graph from the gradients of "
+            "single examples. Ask for use_reentrant=False in torch.utils.checkpoint.checkpoint, or for "
+            "gradient_checkpointing_kwargs={'use_reentrant': False} in transformers."
+        ) from error

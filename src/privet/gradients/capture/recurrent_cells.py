@@ -53,4 +53,4 @@ CELLS: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.rnn_tanh_cell: rnn_tanh_cell,
     torch.rnn_relu_cell: rnn_relu_cell,
 }
-"""Torch's single steps and what runs in their place while a physical batch is out."""
+"""Torch's single steps and their replacements while a physical batch is out."""

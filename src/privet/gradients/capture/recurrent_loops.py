@@ -4,7 +4,7 @@ An ordinary autograd graph of a recurrence has a node per step and sums the hidd
 per-example gradients are lost. Here the gradient of the *gates* of all steps comes out in one tensor, from which both
 weight matrices' gradients follow as those of two linear maps.
 
-Shapes: ``gates [time, batch, gates * width]`` (what the inputs contribute), states ``[batch, width]``. ``sizes[t]`` is
+Shapes: ``gates [time, batch, gates * width]`` (the part of the inputs), states ``[batch, width]``. ``sizes[t]`` is
 the number of sequences that are still running at step ``t``; they are the first rows.
 """
 
@@ -60,7 +60,7 @@ def _weight_gradients(
 
 
 def _tanh_into(like: Tensor) -> Callable[[Tensor, Tensor], Any]:
-    """Return what writes tanh of a tensor like this one into another."""
+    """Return the function that writes tanh of a tensor like this one into another."""
     # numpy takes a tenth of the time of torch's on some processors, and never much more
     if processor_products.is_plain_on_processor(like):
         return lambda values, out: np.tanh(values.numpy(), out=out.numpy())
@@ -68,7 +68,7 @@ def _tanh_into(like: Tensor) -> Callable[[Tensor, Tensor], Any]:
 
 
 class InputMap(Function):
-    """What the inputs ``[time, batch, width]`` contribute to the gates of all steps: one linear map."""
+    """The part of the inputs ``[time, batch, width]`` in the gates of all steps: one linear map."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -206,7 +206,7 @@ class GruLoop(Function):
         sizes, width, steps = ctx.sizes, states.shape[2], len(ctx.sizes)
         reset, update, fresh = active.view(steps, -1, 3, width).unbind(2)
         grads = torch.zeros_like(active)
-        inner = torch.zeros_like(active)  # gradients of what the hidden state contributed
+        inner = torch.zeros_like(active)  # gradients of the part of the hidden state
         by_reset, by_update, by_fresh = grads.view(steps, -1, 3, width).unbind(2)
         _SIGMOID_BACKWARD(recalled, reset, grad_input=by_reset)
         _SIGMOID_BACKWARD(states[:-1] - fresh, update, grad_input=by_update)

@@ -142,7 +142,7 @@ def looked_up(ids: Tensor, old: Tensor) -> Undo:
 
 
 Picking = Callable[[Tensor], Tensor]
-"""Does with another tensor what an operation did with its first argument."""
+"""Applies an operation to another tensor in place of its first argument."""
 
 _VIEWS: Mapping[Callable[..., Any], Callable[[Tensor, Tensor], Undo | None]] = {
     **dict.fromkeys(_COPYING, _copied),

@@ -143,7 +143,7 @@ def _position(parameters: frozenset[int]) -> int:
 
 
 def _key(use: Use, axis: ExampleAxis, rule: Rule, groups: Sequence[int]) -> Hashable | None:
-    """Return what uses must have in common to be handled together; None for a use that stays alone."""
+    """Return the properties that uses must share to be handled together; None for a use that stays alone."""
     tracked = {id(source.tensor): place for place, source in enumerate(use.sources)}
     signs: list[Hashable] = []
     for value in _values(use):

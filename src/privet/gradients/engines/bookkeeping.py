@@ -1,6 +1,6 @@
 """The default engine: one forward, one backward without weight gradients, norms and sums from recorded factors.
 
-Autograd computes only what flows between layers. Each parameter's per-example norm and its clipped sum are then formed
+Autograd computes only the gradients between layers. Each parameter's per-example norm and clipped sum are then formed
 from the layer's inputs and output gradients (book-keeping; Bu et al. 2023), so nothing is computed twice and no
 per-example gradient is written out unless that is cheapest.
 """
@@ -22,8 +22,8 @@ from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.reaching import check_module_hooks, reach_of
 from privet.gradients.capture.recorded import Reach, Recording, send_back, sources_of
 from privet.gradients.engines.clipper import Clipper, SumPlaces
-from privet.gradients.engines.engine import NewProgram, NotTried, Present, check_losses, check_may_begin
-from privet.gradients.engines.holding import check_norms
+from privet.gradients.engines.engine import NewProgram, NotTried, Present
+from privet.gradients.engines.holding import check_losses, check_may_begin, check_norms
 from privet.gradients.engines.one_by_one import check_functions, take_one_by_one
 from privet.gradients.engines.prepared import Collector, Prepared
 from privet.gradients.engines.scattered_trial import check_scattered, not_scattered
@@ -46,8 +46,6 @@ from privet.mechanism.sums import ClippedSum
 Signature = tuple[tuple[Function, ...], tuple[tuple[str, tuple[ExampleAxis, ...]], ...]]
 """Distinguishes programs: every operation on the examples, and the possible example axes at each use of parameters."""
 
-# Devices on which the host runs ahead: asking them for a number means waiting.
-_ASYNCHRONOUS = frozenset(["cuda", "mps", "xpu"])
 # Number of trials for a program whose examples never come as leaves.
 _TRIALS_WITHOUT_LEAVES = 2
 # A model with more programs than the first number (one that skips layers at random, say) always gets its examples as
@@ -134,7 +132,7 @@ class RunningBookKeeping:
         self._capture.open()
 
     def abandon(self) -> None:
-        """Leave the capture mode and drop what it noted."""
+        """Leave the capture mode and drop its notes."""
         capture, self._capture = self._capture, None
         if capture is not None:
             capture.close().release()
@@ -210,7 +208,7 @@ class RunningBookKeeping:
         self.watch.check_numbers(proof)
         clipper = Clipper(
             into, recording.batch_size, self.planner, present=present, known=prepared.measured, places=self._places,
-            defers=self._may_defer and losses.device.type in _ASYNCHRONOUS, num_present=self._num_present,
+            defers=self._may_defer, num_present=self._num_present,
         )  # fmt: skip
         if prepared.is_by_rules:
             self._collect(losses, recording, prepared, clipper)
@@ -269,7 +267,7 @@ class RunningBookKeeping:
             is_by_rules=is_by_rules,
         )
         is_kept = trial is None and proof.known is not None and recording.follower.tracer is None
-        following = replace(prepared) if is_kept else None  # what is foreseen holds from the next run on
+        following = replace(prepared) if is_kept else None  # the choices hold from the next run on
         if following is not None and is_by_rules:
             following.bind(recording, self.layout)
         clipper = Clipper(into, size, self.planner, present=present, num_present=self._num_present)

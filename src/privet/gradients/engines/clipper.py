@@ -28,7 +28,7 @@ from privet.mechanism.sums import ClippedSum, PartViews
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Measurement:
-    """How the norms of one parameter's gradients are measured: for gradients of which form and shape, and by what."""
+    """How the norms of one parameter's gradients are measured: their form and shape, and the strategy."""
 
     form: type
     shape: Hashable
@@ -76,7 +76,7 @@ class Clipper:
             batch_size: The number of examples.
             planner: Chooses how norms are measured.
             present: With it given, other rows are padding and the host is not consulted.
-            known: What the planner chose in an earlier batch of the same program, by position; it is not asked again
+            known: The planner's choices in an earlier batch of the same program, by position; it is not asked again
                 for gradients of the same form and shape.
             places: Where the parameters lie in the sum, if sums of the same layout were added to before.
             defers: Whether the caller asks ``is_finite`` in the end, and throws the sum away unless it holds.
@@ -101,7 +101,7 @@ class Clipper:
         self._small: defaultdict[int, list[tuple[Sequence[int], Tensor]]] = defaultdict(list)
         self._pools: list[_Pool] = []
         self._finished: dict[int, PerExample] | None = None  # all of them, once nothing is taken any more
-        self.factors = into.flat.new_zeros(batch_size, into.layout.num_groups)  # what finish() weighs examples by
+        self.factors = into.flat.new_zeros(batch_size, into.layout.num_groups)  # the weights of examples in finish()
         self.measured: dict[int, Measurement] = {}
         # whether an example that is not finite would corrupt the sum, because removing it would cost too much
         self.needs_check = False
@@ -131,7 +131,7 @@ class Clipper:
         self._kept[position] = kept if rows is None else replace(rows, part=kept)
 
     def _measurement(self, position: int, part: PerExample, *, alike: Hashable | None = None) -> Measurement:
-        """Return how the norms of a parameter's gradients are measured: as before, if they are what they were."""
+        """Return how the norms of a parameter's gradients are measured: as before, if form and shape are the same."""
         found, shape = self._known.get(position), part.shape_key
         if alike is not None or found is None or found.form is not type(part) or found.shape != shape:
             found = Measurement(form=type(part), shape=shape, choice=self._planner.choose(part, alike=alike))
@@ -169,7 +169,7 @@ class Clipper:
         """
         found = self.measured[positions[0]] = self._measurement(positions[0], part)
         squares, kept = found.choice.strategy.measure(part)
-        assert isinstance(kept, Derived), "what is kept goes back in the end"
+        assert isinstance(kept, Derived), "gradients that are kept go back in the end"
         self._squares[self._into.layout.groups[positions[0]]].append(squares)
         self._derived.append((positions, kept))
 
@@ -214,7 +214,7 @@ class Clipper:
         """Clip, add the sum to the buffer and return the norms ``[batch, group]``.
 
         Guarantee:
-            As in :meth:`RunningEngine.add_clipped`, for any rule: :func:`held_factors` limits what it says to the bound
+            As in :meth:`RunningEngine.add_clipped`, for any rule: :func:`held_factors` limits its factors to the bound
             of the sum. Parameters that were never taken contribute zero.
         """
         norms = self._norms()

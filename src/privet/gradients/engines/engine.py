@@ -12,8 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from privet.errors import LoopError, LossError, UnsupportedModel
-from privet.gradients.capture.recorded import is_batch
+from privet.errors import LoopError
 from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
@@ -26,7 +25,7 @@ class RunningEngine(Protocol):
     Attributes:
         wants_input_gradients: Whether the next physical batch should come as leaves that require gradients, for a trial
             of the program.
-        watch: What is known of the programs that ran.
+        watch: The findings about programs that ran.
     """
 
     @property
@@ -86,7 +85,7 @@ class NotTried(LoopError):
 
 
 class Present(NamedTuple):
-    """What :meth:`ReplayableEngine.add_present` returns. The norms are private.
+    """The result of :meth:`ReplayableEngine.add_present`. The norms are private.
 
     Attributes:
         is_known: Whether the program was recognised: its calls of torch show everything that it does.
@@ -114,7 +113,7 @@ class ReplayableEngine(RunningEngine, Protocol):
         ...
 
     def expect_replays(self) -> None:
-        """Choose what is fast on the device: once recorded as a graph, launching costs nothing."""
+        """Choose the fastest on the device: once recorded as a graph, launching costs nothing."""
         ...
 
     def traceable(self) -> AbstractContextManager[None]:
@@ -148,55 +147,3 @@ class Engine(Protocol):
     ) -> RunningEngine:
         """Bind to a model and its trainable parameters, in the layout's order; programs are judged by ``watch``."""
         ...
-
-
-def check_losses(losses: object, batch_size: int) -> Tensor:
-    """Return the losses if they are one number per example of the physical batch; explain what is wrong otherwise."""
-    if not isinstance(losses, Tensor):
-        raise LossError(f"step.backward() takes a tensor of per-example losses, got {type(losses).__name__}.")
-    if losses.dim() == 0:
-        raise LossError(
-            "step.backward() got a scalar loss. A mean or a sum over the batch has no per-example gradients: pass one "
-            "loss per example, for instance cross_entropy(..., reduction='none')."
-        )
-    if losses.dim() != 1 or len(losses) != batch_size:
-        raise LossError(
-            f"step.backward() needs losses of shape [{batch_size}] (one per example of this physical batch), got "
-            f"{list(losses.shape)}. Reduce every axis but the example axis, for instance losses.mean(dim=1)."
-        )
-    if not losses.requires_grad:
-        raise LossError(
-            "The losses do not depend on any trainable parameter. Were they computed under torch.no_grad(), or "
-            "detached?"
-        )
-    if not is_batch(losses):
-        raise LossError(
-            "The losses do not depend on the examples that step.microbatches() handed out. Compute them from those "
-            "examples with torch operations; data from another loader would escape the guarantee."
-        )
-    return losses
-
-
-def check_may_begin(capture: object, parameters: Sequence[nn.Parameter], layout: Layout) -> None:
-    """Refuse a second batch before the losses of the first, and hooks on parameters.
-
-    Autograd would call the hooks with a sum over examples, which no engine forms.
-
-    Raises:
-        LoopError: a batch is open.
-        UnsupportedModel: naming the parameters with hooks.
-    """
-    if capture is not None:
-        raise LoopError("A physical batch is still open: call step.backward(losses) before asking for the next one.")
-    hooked = {
-        place
-        for place, parameter in enumerate(parameters)
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks
-    }
-    if hooked:
-        raise UnsupportedModel(
-            f"Parameters {sorted(layout.names[place] for place in hooked)} have hooks on their gradients "
-            "(register_hook). Autograd would call them with a sum over examples, which does not exist in private "
-            "training before noise is added. Remove the hooks, and change gradients after step.update() or in the "
-            "optimizer."
-        )

@@ -20,8 +20,7 @@ from privet.gradients.capture.observer import rounding_of
 from privet.gradients.capture.reaching import check_module_hooks
 from privet.gradients.capture.recorded import is_batch, tensors_in
 from privet.gradients.engines.clipper import Clipper
-from privet.gradients.engines.engine import check_losses, check_may_begin
-from privet.gradients.engines.holding import check_norms
+from privet.gradients.engines.holding import check_losses, check_may_begin, check_norms
 from privet.gradients.engines.support import parameters_behind, quiet_vmap
 from privet.gradients.engines.trial import check_isolation, tolerance_of
 from privet.gradients.forms.per_example import Explicit

@@ -1,7 +1,7 @@
-"""Limits every example's part of a sum to the declared bound, and checks the assumptions of that limit.
+"""Checks that all engines share: of a batch and its losses, and of every example's part of a sum.
 
 A clipping rule declares a bound, noise is scaled to it and the ledger is charged from it. A rule that lets more through
-than it declares would break the guarantee in silence, so its factors are limited here, whatever it says.
+than it declares would break the guarantee in silence, so its factors are limited here, whatever it returns.
 """
 
 from __future__ import annotations
@@ -13,11 +13,64 @@ from collections.abc import Set as AbstractSet
 import torch
 from torch import Tensor, nn
 
-from privet.errors import LoopError, UnsupportedModel
+from privet.errors import LoopError, LossError, UnsupportedModel
+from privet.gradients.capture.recorded import is_batch
 from privet.mechanism.clipping import ClippingRule, per_group
 from privet.mechanism.geometry import Frame
 from privet.mechanism.layout import Layout
 from privet.mechanism.sensitivity import Norm, Sensitivity
+
+
+def check_may_begin(capture: object, parameters: Sequence[nn.Parameter], layout: Layout) -> None:
+    """Refuse a second batch before the losses of the first, and hooks on parameters.
+
+    Autograd would call the hooks with a sum over examples, which no engine forms.
+
+    Raises:
+        LoopError: a batch is open.
+        UnsupportedModel: naming the parameters with hooks.
+    """
+    if capture is not None:
+        raise LoopError("A physical batch is still open: call step.backward(losses) before asking for the next one.")
+    hooked = {
+        place
+        for place, parameter in enumerate(parameters)
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+    }
+    if hooked:
+        raise UnsupportedModel(
+            f"Parameters {sorted(layout.names[place] for place in hooked)} have hooks on their gradients "
+            "(register_hook). Autograd would call them with a sum over examples, which does not exist in private "
+            "training before noise is added. Remove the hooks, and change gradients after step.update() or in the "
+            "optimizer."
+        )
+
+
+def check_losses(losses: object, batch_size: int) -> Tensor:
+    """Return the losses if they are one number per example of the physical batch; explain the fault otherwise."""
+    if not isinstance(losses, Tensor):
+        raise LossError(f"step.backward() takes a tensor of per-example losses, got {type(losses).__name__}.")
+    if losses.dim() == 0:
+        raise LossError(
+            "step.backward() got a scalar loss. A mean or a sum over the batch has no per-example gradients: pass one "
+            "loss per example, for instance cross_entropy(..., reduction='none')."
+        )
+    if losses.dim() != 1 or len(losses) != batch_size:
+        raise LossError(
+            f"step.backward() needs losses of shape [{batch_size}] (one per example of this physical batch), got "
+            f"{list(losses.shape)}. Reduce every axis but the example axis, for instance losses.mean(dim=1)."
+        )
+    if not losses.requires_grad:
+        raise LossError(
+            "The losses do not depend on any trainable parameter. Were they computed under torch.no_grad(), or "
+            "detached?"
+        )
+    if not is_batch(losses):
+        raise LossError(
+            "The losses do not depend on the examples that step.microbatches() handed out. Compute them from those "
+            "examples with torch operations; data from another loader would escape the guarantee."
+        )
+    return losses
 
 
 def held_factors(rule: ClippingRule, norms: Tensor, sensitivity: Sensitivity, num_coordinates: int) -> Tensor:
@@ -53,7 +106,7 @@ def _one_by_one(rule: ClippingRule, norms: Tensor) -> Tensor:
     """Return the factors of a rule that is shown one example at a time, all of them in one pass.
 
     Guarantee:
-        A factor depends on the norms of its own example and on what the rule is, at every step: within torch.vmap no
+        A factor depends on the norms of its own example and on the rule, at every step: within torch.vmap no
         operation reaches another row, and none hands numbers to Python.
 
     Raises:
@@ -91,12 +144,12 @@ def check_norms(
 
     Args:
         losses: One per example; their graph is kept.
-        norms: What the engine measured, ``[batch, group]``.
+        norms: The norms that the engine measured, ``[batch, group]``.
         parameters: In the layout's order.
         layout: Where each parameter lies.
         keep: The coordinates that take part, or None for all.
         frame: The units in which the norms are, or None for plain ones.
-        tolerance: What rounding may explain: a share of a norm, and one of the whole gradient's.
+        tolerance: Differences that rounding explains: a share of a norm, and one of the whole gradient's.
 
     Raises:
         UnsupportedModel: if both are shorter than autograd finds: a rule of an operation measures wrongly.

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from privet.errors import NoExampleRule
 from privet.gradients.capture.autograd_graph import nodes_behind
-from privet.gradients.capture.observer import HALF
 from privet.gradients.engines.clipper import Clipper
 from privet.gradients.engines.engine import Spoiled
 from privet.gradients.forms.per_example import Explicit
+from privet.gradients.norms.product_precision import HALF
 from privet.gradients.rules.example_axis import is_finite
 from privet.isolation.follow import Follower
 from privet.isolation.place import Place, Rows
@@ -65,7 +65,7 @@ def take_one_by_one(losses: Tensor, parameters: Sequence[nn.Parameter], clipper:
     Guarantee:
         The gradients are autograd's own, so none is lost or counted twice. That the gradient of a loss is that of its
         example alone is the caller's proof, not this function's. A backward pass for one example multiplies what
-        belongs to the others by zero, and zero times infinity is no number: so nothing is handed on if any number is
+        belongs to the others by zero, and zero times infinity is NaN: so nothing is handed on if any number is
         not finite, since it is not known whose fault it is.
 
     Raises:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import NoExampleRule, PrivetError
-from privet.gradients.capture.observer import HALF
 from privet.gradients.capture.recorded import Reach, Recording, Source, Use, tensors_in
 from privet.gradients.engines.alike import Alike, alike_in
 from privet.gradients.engines.clipper import Clipper, Measurement
@@ -25,6 +24,7 @@ from privet.gradients.forms.joining import joined
 from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Outer, PerExample
 from privet.gradients.forms.writing import written_out
 from privet.gradients.norms.planner import Planner
+from privet.gradients.norms.product_precision import HALF
 from privet.gradients.rules.example_axis import FRONT, ExampleAxis
 from privet.gradients.rules.layer_rules import OWN_RULES, ROW_WISE, convolution, geometry_of, linear
 from privet.gradients.rules.rule_tools import Operand, ParametersFreed, Rule, named_arguments, resolved, source_of
@@ -57,7 +57,7 @@ class Bound:
     dtype: torch.dtype
 
     def form(self, use: Use) -> Formed | None:
-        """Apply the rule to a use that a gradient has reached; None if it is not what the rule was bound to."""
+        """Apply the rule to a use that a gradient has reached; None if the rule was bound to other shapes or types."""
         inputs, out_grads = use.args[0], use.out_grad
         if out_grads is None or (inputs.shape, out_grads.shape) != self.shapes:
             return None
@@ -213,7 +213,7 @@ class Collector:
     batch_size: int
     parameters: Sequence[nn.Parameter]
     clipper: Clipper
-    has_code_on_the_way: bool = False  # whether the program may change gradients of what it computes from parameters
+    has_code_on_the_way: bool = False  # whether the program may change gradients of derived tensors
     _heard: dict[int, list[Use]] = field(default_factory=dict)  # uses that wait for others of their shape
     _waiting: dict[int, list[PerExample]] = field(default_factory=dict)  # of parameters that are used more than once
     _derived: list[tuple[Source, PerExample]] = field(default_factory=list)
@@ -290,7 +290,8 @@ class Collector:
         for uses in self._heard.values():  # the others of their shape were not reached this time
             for use in uses:
                 self.take(use)
-        self._send_back_derived()
+        if self._derived:
+            self._send_back_derived()
         for position, parts in self._waiting.items():
             self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
 

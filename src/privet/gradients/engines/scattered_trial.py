@@ -45,11 +45,11 @@ def check_scattered(
         trial: Of a proven program.
         weighted_part: Gives the sum over examples of weight times gradient of the parameter at a position.
         weights: One per example, zero for padding and for examples that are not finite.
-        norms: What the engine measured, ``[batch, group]``; NaN for the same examples.
+        norms: The norms that the engine measured, ``[batch, group]``; NaN for the same examples.
         lengths: Length of each example's gradient, zero where the weight is.
         parameters: The whole parameters, in the layout's order.
         layout: Their names, shapes and groups.
-        tolerance: What rounding may explain: a share of a gradient, and one of the whole gradient's length.
+        tolerance: Differences that rounding explains: a share of a gradient, and one of the whole gradient's length.
         scatter: Tells all ranks of a fault.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a model must be for per-example gradients to exist, checked before any training, with the fix for each fault."""
+"""Conditions for per-example gradients of a model, checked before any training, with the fix for each fault."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from privet.errors import UnsupportedModel
 from privet.gradients.capture.autograd_graph import nodes_behind
 from privet.gradients.sharding.local import is_sharded
 
-# Channels in a group of a norm that replaces a batch norm: fewer leave little of what tells examples apart.
+# Channels in a group of a norm that replaces a batch norm: fewer remove most differences between examples.
 _LEAST_CHANNELS = 4
 # Where torch keeps DataParallel, DistributedDataParallel, FSDP, DTensor and pipelines, and what is none of those there.
 _SPREADING = ("torch.nn.parallel.", "torch.distributed.")
 _CHECKPOINTING = "torch.distributed.algorithms._checkpoint."
 
-# What torch's own batch norms do.
+# Effects of torch's own batch norms.
 _PLAIN_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
@@ -158,7 +158,7 @@ def check_model(model: nn.Module, *, may_shard: bool = False) -> None:
 
 
 Remake = Callable[[nn.Module, nn.GroupNorm], nn.Module]
-"""Takes a layer that is a batch norm and more, and the group norm for its norm; returns what stands in its place."""
+"""Takes a layer that is a batch norm and more, and the group norm for its norm; returns the replacement."""
 
 
 def replace_batchnorm(

@@ -42,7 +42,7 @@ class Trial:
 
     Attributes:
         losses: One per example.
-        uses: What the forward pass did with the parameters.
+        uses: The uses of parameters in the forward pass.
         ends: Where a backward pass may stop.
         inputs: The batch's tensors, as leaves that require gradients.
         options: For each use, the example axes of its output that are still possible.
@@ -173,7 +173,7 @@ def run_trial(
 
     Args:
         losses: One per example.
-        recording: What the forward pass did with the parameters.
+        recording: The recorded forward pass.
         roots: For each use, whether a backward pass may stop there.
         inputs: The batch's tensors, as leaves that require gradients.
         layout: For names in messages.
@@ -259,7 +259,7 @@ def check_sums(
     weighted_sum: Callable[[Tensor], Tensor], trial: Trial, weights: Tensor, lengths: Tensor,
     parameters: Sequence[nn.Parameter], layout: Layout, *, keep: Tensor | None, frame: Frame | None,
 ) -> None:  # fmt: skip
-    """Refuse a program whose per-example gradients do not add up to what autograd finds for the weighted losses.
+    """Refuse a program whose per-example gradients do not add up to autograd's gradient of the weighted losses.
 
     Two halves of the batch are compared; a fault of the program shows in both, the rounding of one wild example in one.
     The trial ends here: if a set is pending, the first half is the batch without it.

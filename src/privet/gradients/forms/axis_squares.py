@@ -22,7 +22,7 @@ def add_axis_squares(part: PerExample, factors: Tensor, position: int, layout: L
 
     Args:
         part: The gradients of one parameter, in the units of the step.
-        factors: What clipping multiplies each example by, zero for examples that must not count; ``[batch]``.
+        factors: The clipping factor of each example, zero for examples that must not count; ``[batch]``.
         position: Of the parameter in the layout.
         layout: Of the model.
         into: All rows and columns of all parameters, in the order of the layout; in double precision.

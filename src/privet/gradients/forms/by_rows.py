@@ -89,7 +89,7 @@ class _Reading:
         (self.result,) = self._leaves.values()
 
     def _behind(self, node: Node, number: int) -> Iterator[tuple[Node, int]]:
-        """Yield what a result is made of, if it is made in a way that keeps to the rows."""
+        """Yield the arguments of a result, if it is made row by row."""
         name, shape = node.name(), _shape(node, number)
         edges: Sequence[tuple[Node, int]] = [edge for edge in node.next_functions if edge[0] is not None]
         if name == _LEAF:
@@ -182,7 +182,7 @@ def _shape(node: Node, number: int) -> tuple[int, ...]:
 
 
 def _operand(node: Node, place: int) -> tuple[int, ...]:
-    """Return the shape of an argument, from what made it or from what was saved of it."""
+    """Return the shape of an argument, from its node or from the saved tensor."""
     if place < len(node.next_functions) and node.next_functions[place][0] is not None:
         child, number = node.next_functions[place]
         # numbers that are written out for all of a row are still one for each
@@ -195,7 +195,7 @@ def _operand(node: Node, place: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowLengths:
-    """What sending a gradient back does to the lengths of its rows.
+    """The change of the lengths of a gradient's rows on the way back.
 
     Attributes:
         direction: For each row the unit vector of the plane that is at right angles to ``1``; ``[rows, width]``.
@@ -221,7 +221,7 @@ class RowLengths:
         rows = gradients.reshape(len(gradients), num_rows, width)
         first = rows.sum(2) / math.sqrt(width)
         second = torch.einsum("brw,rw->br", rows, self.direction)
-        # what is left is squared, not what is taken away: nothing cancels
+        # the remainder is squared, not the part that is taken away: nothing cancels
         left = rows - first.unsqueeze(2) / math.sqrt(width)
         left -= second.unsqueeze(2) * self.direction
         outside, along, across, other = self.coefficients.unbind(1)

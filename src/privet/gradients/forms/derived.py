@@ -21,7 +21,7 @@ from privet.gradients.capture.autograd_graph import nodes_behind
 from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.forms.by_rows import RowLengths, full_parameter, unit_directions
 from privet.gradients.forms.per_example import Explicit, PerExample
-from privet.gradients.forms.writing import WRITERS, Writer, room_for_rounding, written_out
+from privet.gradients.forms.writing import WRITERS, WrittenOut, room_for_rounding, written_out
 from privet.gradients.norms.strategies import MAX_STORED, Squares, in_pieces, square_sums
 
 # A sequence of signs without a pattern: the fractional parts of multiples of this number are spread evenly.
@@ -33,8 +33,8 @@ class WayBack:
     """From a tensor that is computed from parameters alone to these parameters.
 
     Attributes:
-        tensor: What is computed.
-        parameters: What it is computed from.
+        tensor: The computed tensor.
+        parameters: The parameters that it is computed from.
     """
 
     tensor: Tensor
@@ -45,7 +45,7 @@ class WayBack:
         """Whether gradients go back by torch's own operations alone, in at least single precision.
 
         Guarantee:
-            Then the sum of gradients goes back to the sum of what they go back to. Python code on the way may do
+            Then the way back of a sum of gradients is the sum of their ways back. Python code on the way may do
             anything with a gradient, and rounding to half precision moves a sum by more than one example may. Hooks
             on parameters are refused elsewhere; those on the tensors between are for the caller to know of.
         """
@@ -96,7 +96,7 @@ class WayBack:
         return full_parameter(self.tensor)
 
     def measure(self) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-        """Return what measures gradients as they arrive at the parameters, and how many times a square may grow.
+        """Return a function that measures gradients where they arrive, and by how much a square may grow on the way.
 
         The largest growth says by how much rounding may grow.
         """
@@ -106,7 +106,7 @@ class WayBack:
         return lengths.square_sums, lengths.gain
 
     def row_lengths(self, parameter: Tensor) -> RowLengths:
-        """Find out what becomes of rows, by sending back four gradients: one outside of the plane, three within it."""
+        """Find out how rows change, by sending back four gradients: one outside of the plane, three within it."""
         num_rows, kind = self.tensor.shape[0], torch.promote_types(self.tensor.dtype, torch.float32)
         direction = unit_directions(parameter, num_rows).to(kind)
         ones = torch.full_like(direction, direction.shape[1] ** -0.5)
@@ -177,7 +177,7 @@ class Derived:
         """Return the weighted sum over examples, one tensor for each parameter.
 
         Guarantee:
-            It is the weighted sum of what each example's gradient goes back to, because the way back is linear.
+            It is the weighted sum of the gradients that arrive for each example, because the way back is linear.
         """
         total = torch.zeros_like(self.way.tensor, memory_format=torch.contiguous_format)
         self.part.add_weighted_sum(weights, total)
@@ -191,20 +191,13 @@ class Derived:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DerivedWritten:
-    """Write gradients out some examples at a time, and measure what they go back to.
+class DerivedWritten(WrittenOut):
+    """Write gradients out some examples at a time, and measure them where they arrive.
 
-    Attributes:
-        by: How they are written out.
-        store: Whether those of the computed tensor are kept; dropped, their sum is formed anew.
+    Those of the computed tensor may be kept.
     """
 
-    by: Writer
-    store: bool
-
-    @property
-    def name(self) -> str:
-        return f"derived {self.by.name}, {'store' if self.store else 'norm only'}"
+    form = "derived"
 
     def fits(self, part: Derived) -> bool:
         """Within the memory limit if stored. A written-out gradient is stored already."""
@@ -222,7 +215,7 @@ class DerivedWritten:
             written = part.part.gradients if isinstance(part.part, Explicit) else self.by.write(part.part)
             kept = replace(part, part=Explicit(gradients=written))
             sums = in_pieces(kept, size, lambda piece: square_sums_of(piece.part.gradients))
-            # sum and norm come from the same numbers, but what cancels on the way back leaves rounding
+            # sum and norm come from the same numbers, but cancellation on the way back leaves rounding
             sizes = square_sums(written).mul_(gain)
             return Squares(sums=sums, sizes=sizes, floor=torch.finfo(sizes.dtype).eps * (1 << 13)), kept
         sums = in_pieces(part, size, lambda piece: square_sums_of(self.by.write(piece.part)))

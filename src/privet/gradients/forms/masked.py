@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from privet.gradients.forms.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
-from privet.gradients.forms.writing import WRITERS, Writer, room_for_rounding
+from privet.gradients.forms.writing import WRITERS, WrittenOut, room_for_rounding
 from privet.gradients.norms.strategies import MAX_STORED, Squares, hedged, in_pieces, parameter_size, square_sums
 
 
@@ -55,11 +55,11 @@ class Masked:
         return replace(self, part=self.part[rows])
 
     def in_full(self) -> Tensor:
-        """Write the gradients out and clear what is masked."""
+        """Write the gradients out and clear masked coordinates."""
         return self.part.in_full() * self.keep
 
     def add_weighted_sum(self, weights: Tensor, into: Tensor) -> None:
-        """Add the sum and clear what is masked; masked coordinates of ``into`` are zero before and after."""
+        """Add the sum and clear masked coordinates; masked coordinates of ``into`` are zero before and after."""
         self.part.add_weighted_sum(weights, into)
         # a masked coordinate is not clipped, so its sum may overflow; it must be zero nevertheless
         if self.bits is None:
@@ -79,7 +79,7 @@ class SomeRows:
         part: The gradients of those rows, as of a smaller parameter.
         rows: Their numbers.
         shape: Of the parameter.
-        geometry: What the cost of the whole parameter depends on.
+        geometry: A key of the cost of the whole parameter.
     """
 
     part: PerExample
@@ -176,7 +176,7 @@ class MaskedRankOne:
         return isinstance(part.part, Outer) and part.part.inputs.shape[1] == 1
 
     def measure(self, part: Masked) -> tuple[Squares, PerExample]:
-        """Sum the products of squares, none taken to be less than what squaring may have lost to underflow.
+        """Sum the products of squares, each raised by the most that squaring may have lost to underflow.
 
         All terms are positive, so nothing cancels. An entry that is not finite makes the norm infinite or NaN, also
         where it is masked: such an example counts as broken.
@@ -187,7 +187,7 @@ class MaskedRankOne:
         into = outer.inputs[:, 0].to(dtype).square().add_(tiny)
         back = outer.out_grads[:, 0].to(dtype).square().add_(tiny)
         keep = part.keep.view(back.shape[1], into.shape[1]).to(dtype)
-        # the product goes over the wider side, so that what is written is narrow
+        # the product goes over the wider side, so that the result is narrow
         if back.shape[1] >= into.shape[1]:
             squares = torch.mm(back, keep).mul_(into).sum(1)
         else:
@@ -196,20 +196,10 @@ class MaskedRankOne:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedWritten:
-    """Write the gradients out, clear what is masked and measure; keep them for the sum, or drop them.
+class MaskedWritten(WrittenOut):
+    """Write the gradients out, clear masked coordinates and measure; keep them for the sum, or drop them."""
 
-    Attributes:
-        by: How they are written out.
-        store: Whether they are kept. Dropped, they are written some examples at a time, and the sum is formed anew.
-    """
-
-    by: Writer
-    store: bool
-
-    @property
-    def name(self) -> str:
-        return f"masked {self.by.name}, {'store' if self.store else 'norm only'}"
+    form = "masked"
 
     def fits(self, part: Masked) -> bool:
         """Within the memory limit if stored. A written-out gradient is stored already."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from privet.gradients.norms import kernels, processor_products
+from privet.gradients.norms.product_precision import HALF
 
 LONGEST_SUM = 1 << 12
 """How many products a device may add one after the other in single precision; see :func:`batched_product`."""
@@ -32,7 +33,7 @@ class PerExample(Protocol):
 
     @property
     def shape_key(self) -> Hashable:
-        """What the cost of handling it depends on, but for the number of examples."""
+        """A key of the cost of handling it, apart from the number of examples."""
         ...
 
     def __len__(self) -> int:
@@ -89,14 +90,9 @@ def scale(tensor: Tensor, weights: Tensor, dtype: torch.dtype | None = None) -> 
     if tensor.numel() >= _MANY and kernels.available(tensor) and tensor.is_contiguous():
         return kernels.scaled_rows(tensor, weights, dtype)
     weights = weights.view(-1, *[1] * (tensor.dim() - 1))
-    if is_half(tensor) and dtype == tensor.dtype:
+    if tensor.dtype in HALF and dtype == tensor.dtype:
         return torch.mul(tensor, weights, out=torch.empty_like(tensor))
     return tensor * weights
-
-
-def is_half(tensor: Tensor) -> bool:
-    """Whether a factor is in half precision, which only devices multiply with sums in single precision."""
-    return tensor.dtype in (torch.bfloat16, torch.float16)
 
 
 def batched_product(left: Tensor, right: Tensor) -> Tensor:
@@ -133,7 +129,7 @@ def _added(products: Iterator[Tensor]) -> Tensor:
 
 def one_product(left: Tensor, right: Tensor) -> Tensor:
     """Multiply matrices in pairs, summing in at least single precision."""
-    if is_half(left):
+    if left.dtype in HALF:
         return torch.bmm(left, right, out_dtype=torch.float32)
     return processor_products.batched_product(left, right)
 
@@ -251,7 +247,7 @@ class Outer(_Factors):
             out_grads = scale(out_grads, weights)
         matrix = into.view(out_grads.shape[2], inputs.shape[2])
         left, right = out_grads.flatten(0, 1).mT, inputs.flatten(0, 1)
-        if not is_half(inputs):
+        if inputs.dtype not in HALF:
             processor_products.add_product(matrix, left, right)
         elif kernels.is_traced():  # compilers fuse the sum themselves
             matrix += torch.mm(left, right, out_dtype=torch.float32)
@@ -407,7 +403,7 @@ class Convolution(_Factors):
         into += self._weight_gradient(self.inputs, scaled, self.geometry.groups, copies=1)
 
     def patches(self) -> Tensor:
-        """Return what each position sees, ``[taps, images, positions]``, by one strided copy."""
+        """Return the patch of each position, ``[taps, images, positions]``, by one strided copy."""
         return self.strided_patches().flatten(0, -2 - len(self.geometry.stride)).flatten(2)
 
     def strided_patches(self) -> Tensor:
@@ -424,7 +420,7 @@ class Convolution(_Factors):
 
     def _weight_gradient(self, inputs: Tensor, out_grads: Tensor, groups: int, *, copies: int) -> Tensor:
         geometry = self.geometry
-        if is_half(inputs):  # cuDNN would round the sum over all examples: one would move the digits of others
+        if inputs.dtype in HALF:  # cuDNN would round the sum over all examples: one would move the digits of others
             inputs, out_grads = inputs.float(), out_grads.float()
         out_channels, *rest = geometry.weight_shape
         weight = inputs.new_empty(()).expand(copies * out_channels, *rest)  # only its shape is read

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from privet.gradients.forms.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable, is_half
+from privet.gradients.forms.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
+from privet.gradients.norms.product_precision import HALF
 from privet.mechanism.geometry import Factors, along
 
 
@@ -52,7 +53,7 @@ def _over(tensor: Tensor, factor: Tensor | None, axis: int) -> Tensor:
     if factor is None:
         return tensor
     # half precision has too few exponents for a change of units
-    return (tensor.float() if is_half(tensor) else tensor) / along(factor, axis, tensor.dim())
+    return (tensor.float() if tensor.dtype in HALF else tensor) / along(factor, axis, tensor.dim())
 
 
 def _outer(part: Outer, factors: Factors, shape: tuple[int, ...]) -> Outer:
@@ -60,7 +61,7 @@ def _outer(part: Outer, factors: Factors, shape: tuple[int, ...]) -> Outer:
     if columns is not None and len(columns) > 1 and len(shape) > 2:
         columns = columns.repeat_interleave(math.prod(shape[2:]))
     inputs, out_grads = _over(part.inputs, columns, 2), _over(part.out_grads, factors.rows, 2)
-    if is_half(inputs) != is_half(out_grads):
+    if (inputs.dtype in HALF) != (out_grads.dtype in HALF):
         inputs, out_grads = inputs.float(), out_grads.float()
     return replace(part, inputs=inputs, out_grads=out_grads)
 
@@ -70,7 +71,7 @@ def _convolution(part: Convolution, factors: Factors) -> Convolution:
     if columns is not None and len(columns) > 1:
         columns = columns.repeat(part.geometry.groups)
     inputs, out_grads = _over(part.inputs, columns, 1), _over(part.out_grads, factors.rows, 1)
-    if is_half(inputs) != is_half(out_grads):
+    if (inputs.dtype in HALF) != (out_grads.dtype in HALF):
         inputs, out_grads = inputs.float(), out_grads.float()
     return replace(part, inputs=inputs, out_grads=out_grads)
 

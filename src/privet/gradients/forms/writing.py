@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ class Writer(Protocol):
 
     @property
     def name(self) -> str:
-        """What a report calls it."""
+        """Its name in reports."""
         ...
 
     def fits(self, part: PerExample) -> bool:
@@ -81,6 +81,26 @@ class ByKernel:
         return kept.gradients
 
 
+@dataclass(frozen=True, kw_only=True)
+class WrittenOut:
+    """The beginning of a strategy that writes gradients out and changes each of them before it measures.
+
+    Attributes:
+        by: How they are written out.
+        store: Whether they are kept for the sum. Dropped, they are written some examples at a time, and the sum is
+            formed anew.
+    """
+
+    by: Writer
+    store: bool
+    form: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        """Its name in reports."""
+        return f"{self.form} {self.by.name}, {'store' if self.store else 'norm only'}"
+
+
 WRITERS: Sequence[Writer] = (Plainly(), ByPatches(), ByKernel())
 """All of them; where several fit, strategies that use them are timed."""
 
@@ -93,7 +113,7 @@ def written_out(part: PerExample) -> Tensor:
 
 
 def room_for_rounding(part: Any) -> Squares:
-    """Return what rounding may take from norms that are formed by other operations than the sum; no squares."""
+    """Return the error bound of rounding for norms that are formed by other operations than the sum; no squares."""
     zeros = part.out_grads.new_zeros(len(part))
     if isinstance(part, Lookup):
         return hedged(zeros, part.out_grads.square().sum((1, 2)), part.ids.shape[1], part.out_grads)

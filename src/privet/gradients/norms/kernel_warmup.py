@@ -32,7 +32,7 @@ from privet.gradients.rules.rule_tools import Rule, resolved
 _log = logging.getLogger("privet")
 
 _MAX_THREADS = 8
-# What triton sets up at its first use must be set up once.
+# Triton sets itself up at its first use, which must happen once.
 _SETTING_UP = Lock()
 
 
@@ -53,7 +53,7 @@ class KernelWarmup:
 
 
 def _kind(launch: Launch) -> Hashable:
-    """Return what a kernel is specialised for: of a number, only whether it is 1, a multiple of 16, or neither."""
+    """Return the key of a kernel's specialisation: of a number, only whether it is 1, a multiple of 16, or neither."""
     parameters = getattr(launch.kernel, "params", ())
     fixed = {at for at, parameter in enumerate(parameters) if getattr(parameter, "do_not_specialize", False)}
     kinds = tuple(_number_kind(value, at in fixed) for at, value in enumerate(launch.arguments))
@@ -73,7 +73,7 @@ def build(launch: Launch, device: torch.device) -> None:
         with torch.cuda.device(device):
             _set_up()
             built = launch.kernel.warmup(*launch.arguments, grid=(1,), **launch.settings)
-            _ = built.run  # asking for it builds what passes the arguments on, too
+            _ = built.run  # asking for it also builds the code that passes the arguments on
     except Exception as error:  # noqa: BLE001 -- the launch raises it again, where the caller can handle it
         _log.debug("A kernel was not built ahead of time: %s.", error)
 

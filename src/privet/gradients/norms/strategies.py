@@ -20,10 +20,9 @@ from privet.gradients.forms.per_example import (
     PerExample,
     TiedTable,
     batched_product,
-    is_half,
 )
 from privet.gradients.norms import kernels
-from privet.gradients.norms.product_precision import convolutions_round, products_round
+from privet.gradients.norms.product_precision import HALF, convolutions_round, products_round
 
 # Largest number of elements written at once while norms are measured, and kept per layer until factors are known.
 _MAX_SCRATCH = 1 << 24
@@ -63,7 +62,7 @@ def hedged(sums: Tensor, sizes: Tensor, num_positions: int, factor: Tensor, *, c
     floor = torch.finfo(sizes.dtype).eps * max(1 << 13, 16 * num_positions)
     # the share of squares that reduced precision may hide is twice its share of the norm
     margin = 0.0
-    if is_half(factor):
+    if factor.dtype in HALF:
         margin = 2.0**-6  # weighted factors are rounded to 8 bits
     elif factor.is_cuda and factor.dtype == torch.float32:
         is_reduced = products_round() or (convolves and convolutions_round())

@@ -56,7 +56,7 @@ def _refuse_unsupported(use: Use, given: Mapping[str, Any]) -> None:
 
 
 def _bags(given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return ids ``[bags, longest]`` and what each look-up counts for; places beyond a bag's end count zero."""
+    """Return ids ``[bags, longest]`` and the weight of each look-up; places beyond a bag's end count zero."""
     ids: Tensor = given["input"]
     weights: Tensor | None = given.get("per_sample_weights")
     dtype = torch.promote_types(given["weight"].dtype, torch.float32)

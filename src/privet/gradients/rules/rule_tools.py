@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privet.gradients.capture.observer import HALF
 from privet.gradients.capture.recorded import Source, Use, tensors_in
 from privet.gradients.forms.per_example import PerExample
+from privet.gradients.norms.product_precision import HALF
 from privet.gradients.rules.example_axis import FRONT, ExampleAxis
 
 Operand = tuple[Source, PerExample]

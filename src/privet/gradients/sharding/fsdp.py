@@ -1,6 +1,6 @@
 """Models that ``torch.distributed.fsdp.fully_shard`` has sharded: which part of each parameter this rank holds.
 
-What is read here of FSDP2 is its own state, which torch does not document. It is read in this module and in
+This module reads internal state of FSDP2, which torch does not document. It is read in this module and in
 :mod:`privet.gradients.sharding.hidden_hooks` alone, and the tests run with the oldest and the newest torch.
 """
 
@@ -17,10 +17,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from privet.errors import UnsupportedModel
+from privet.gradients.norms.product_precision import HALF
 from privet.gradients.sharding.hidden_hooks import HiddenHooks, unseen
 from privet.gradients.sharding.local import settle
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,8 +28,8 @@ class ShardedParameter:
 
     Attributes:
         name: Its name in the model.
-        held: What the model and its optimizer hold: this rank's rows.
-        whole: What the model computes with while it is gathered.
+        held: This rank's rows, which the model and its optimizer hold.
+        whole: The whole parameter, which the model computes with while it is gathered.
         group: FSDP2's object for the parameters that are gathered together with it.
     """
 
@@ -46,7 +45,7 @@ class ShardedModel:
     Attributes:
         model: The model.
         mesh: The ranks that share the parameters.
-        parameters: The sharded parameters, by the identity of what the model holds.
+        parameters: The sharded parameters, by the identity of the held rows.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -102,7 +101,7 @@ class ShardedModel:
         return next(iter(self.parameters.values())).whole.device
 
     def group_of(self, parameter: nn.Parameter) -> object:
-        """Return what tells parameters apart that are gathered at different times; None for one that is not sharded."""
+        """Return a key that differs between parameters gathered at different times; None if it is not sharded."""
         found = self.parameters.get(id(parameter))
         return None if found is None else found.group
 
@@ -130,7 +129,7 @@ class ShardedModel:
                     group._to_sharded()
 
     def whole(self, parameter: nn.Parameter) -> nn.Parameter:
-        """Return what the model computes with in the place of a parameter that it holds."""
+        """Return the whole parameter that the model computes with in place of the one that it holds."""
         found = self.parameters.get(id(parameter))
         return parameter if found is None else found.whole
 
@@ -173,7 +172,7 @@ def _the_mesh(model: nn.Module, states: Sequence[Any]) -> DeviceMesh:
 def _check_policy(state: Any) -> None:
     """Refuse policies under which sums would be rounded after clipping, or would lie elsewhere than the weights."""
     reduced = state._mp_policy.reduce_dtype
-    if reduced in _HALF:
+    if reduced in HALF:
         raise UnsupportedModel(
             f"The model's MixedPrecisionPolicy has reduce_dtype={reduced}. Sums are rounded after clipping then, by "
             "amounts that grow with the sum, so the bound on one example would not hold. Use "

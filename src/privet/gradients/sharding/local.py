@@ -1,8 +1,11 @@
-"""What a rank holds of a sharded tensor, told without importing anything that only sharded models need."""
+"""A rank's part of a sharded tensor, found without importing anything that only sharded models need."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
+
+# Modules of torch.distributed in which ranks of a sharded model wait for each other.
+_SENDING = ("distributed_c10d", "fsdp._fully_shard._fsdp_collectives", "fsdp._fully_shard._fsdp_param_group")
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -38,7 +41,7 @@ def rows_held(tensor: Tensor) -> slice:
 
 
 def placed_like(tensor: Tensor | None, whole: Tensor) -> Tensor:
-    """Return a whole tensor; where another of the same shape is sharded, what this rank holds of it, placed alike."""
+    """Return a whole tensor; where another of the same shape is sharded, this rank's part of it, placed alike."""
     if tensor is None or tensor.shape != whole.shape or local_part(tensor) is tensor:
         return whole
     part = whole[rows_held(tensor)].to(device=local_part(tensor).device, copy=True)
@@ -54,3 +57,12 @@ def from_part(tensor: Tensor, part: Tensor) -> Tensor:
     return DTensor.from_local(
         part, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
     )
+
+
+def is_of_messages(error: BaseException) -> bool:
+    """Whether torch raised an error while it sent messages to other ranks, and not in the model or the loop."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    module = "" if place is None else str(place.tb_frame.f_globals.get("__name__", ""))
+    return isinstance(error, RuntimeError) and module.removeprefix("torch.distributed.") in _SENDING

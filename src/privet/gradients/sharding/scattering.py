@@ -54,7 +54,7 @@ class ScatteredSum:
 
     Attributes:
         share: This rank's coordinates of the whole sum.
-        shapes: What this rank holds of each parameter, in the layout's order.
+        shapes: The shape of this rank's part of each parameter, in the layout's order.
         rows: Which rows of each parameter these are.
         size: How many numbers this rank holds.
     """
@@ -64,7 +64,7 @@ class ScatteredSum:
 
         Args:
             sharded: The model.
-            parameters: What the model holds, in the layout's order.
+            parameters: The shards that the model holds, in the layout's order.
             layout: Of the whole parameters.
         """
         self._sharded, self._group = sharded, sharded.mesh.get_group()

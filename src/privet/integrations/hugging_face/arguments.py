@@ -23,12 +23,12 @@ _DEFAULT_EPOCHS = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Treatment:
-    """What is done with one argument.
+    """The treatment of one argument.
 
     Attributes:
         refusal: Why it is refused if it has another value than its default; empty if it is not.
         allowed: Values besides the default that are not refused.
-        word: What the user is told if it is set and has no effect; empty if it has one.
+        word: The warning if it is set and has no effect; empty if it has one.
     """
 
     refusal: str = ""
@@ -59,7 +59,7 @@ TRAINING: Mapping[str, Treatment] = {
         resume_from_checkpoint local_rank""",
         _PASSED,
     ),
-    # the plan decides; what is set must agree with it
+    # the plan decides; a value that is set must agree with it
     **_all(
         "per_device_train_batch_size num_train_epochs max_steps ignore_data_skip average_tokens_across_devices",
         _TRANSLATED,
@@ -120,7 +120,9 @@ _TRL_SHARED: Mapping[str, Treatment] = {
         _PASSED,
     ),
     "padding_free": Treatment(refusal=_NO_EXAMPLE_AXIS),
-    "router_aux_loss_coef": Treatment(refusal="the loss that balances experts is an average over the batch"),
+    "router_aux_loss_coef": Treatment(
+        refusal="the loss that balances experts is an average over the batch", allowed=(0.0,)
+    ),
 }
 SFT: Mapping[str, Treatment] = {
     **_TRL_SHARED,
@@ -209,6 +211,15 @@ def performance_of(args: Any, private: PrivateRun) -> Performance:
         prefetch=args.dataloader_prefetch_factor or 2,
         pin_memory=args.dataloader_pin_memory,
     )
+
+
+def check_precision(mixed: str) -> None:
+    """Refuse a precision that did not come through the arguments: ``accelerate launch`` hands it on in variables."""
+    if mixed not in ("no", "bf16"):
+        raise ArgumentError(
+            f"Accelerate was told mixed_precision={mixed!r}, by its configuration or ACCELERATE_MIXED_PRECISION. Its "
+            "scales depend on private gradients, and sums in it round bounds away; use bf16."
+        )
 
 
 def _check_optimizer(args: Any) -> None:

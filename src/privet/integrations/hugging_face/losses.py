@@ -26,8 +26,22 @@ def own_mean(values: Tensor, counted: Tensor) -> Tensor:
 
 def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """Return for each example its mean cross-entropy over its tokens; ``logits`` and ``labels`` are aligned."""
-    each = F.cross_entropy(_wide(logits).movedim(-1, 1), labels, ignore_index=IGNORED, reduction="none")
+    each = _of_tokens(logits, labels)
     return own_mean(each, (labels != IGNORED).to(each.dtype))
+
+
+def _of_tokens(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each token; zero where it is ignored.
+
+    Logits of a large vocabulary fill much memory. They are neither cut nor turned, either of which would copy them.
+    """
+    flat = F.cross_entropy(_wide(logits).flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="none")
+    return flat.view_as(labels)
+
+
+def _next(labels: Tensor) -> Tensor:
+    """Return for each token the label of the one after it; the last has none."""
+    return F.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
 def _wide(logits: Tensor) -> Tensor:
@@ -37,8 +51,7 @@ def _wide(logits: Tensor) -> Tensor:
 
 def _next_tokens(model: Any, outputs: Any, labels: Tensor) -> Tensor:
     # a learned prompt stands in front of the tokens
-    logits = outputs["logits"][:, -labels.shape[1] :]
-    return token_losses(logits[:, :-1], labels[:, 1:])
+    return token_losses(outputs["logits"][:, -labels.shape[1] :], _next(labels))
 
 
 def _same_tokens(model: Any, outputs: Any, labels: Tensor) -> Tensor:
@@ -77,6 +90,14 @@ _BY_TASK: Mapping[str, Callable[[Any, Any, Any], Tensor]] = {
 }
 
 
+# Causal models of transformers that are named in an older way. Others of that way do not shift the labels (XLNet).
+_CAUSAL = frozenset(
+    ["GPT2LMHeadModel", "OpenAIGPTLMHeadModel", "CTRLLMHeadModel", "BertLMHeadModel", "BertGenerationDecoder"]
+)
+# What transformers says of models with an encoder and a decoder; their labels stand where they are predicted.
+_OF_ENCODER_DECODERS = (None, "ForCausalLM", "ForConditionalGeneration")
+
+
 def bare_model(model: nn.Module) -> Any:
     """Return the model of transformers inside adapters of PEFT; the model itself if it has none."""
     unwrap = getattr(model, "get_base_model", None)
@@ -90,15 +111,33 @@ def task_of(model: nn.Module) -> str:
         UnsupportedModel: nobody knows the loss of one example.
     """
     inner = bare_model(model)
+    check_no_balance(inner)
     task = getattr(inner, "loss_type", None)
-    if getattr(getattr(inner, "config", None), "is_encoder_decoder", False) and task in (None, "ForCausalLM"):
-        return "ForMaskedLM"  # labels stand where they are predicted
+    if getattr(getattr(inner, "config", None), "is_encoder_decoder", False) and task in _OF_ENCODER_DECODERS:
+        return "ForMaskedLM"
+    if task is None and not _CAUSAL.isdisjoint(kind.__name__ for kind in type(inner).__mro__):
+        return "ForCausalLM"
     if task not in _BY_TASK:
         raise UnsupportedModel(
             f"The loss of one example is not known for {type(inner).__name__}, whose loss is {task!r}. Derive from the "
             "trainer and write compute_losses(model, inputs): it returns one loss per example."
         )
     return str(task)
+
+
+def check_no_balance(inner: Any) -> None:
+    """Refuse a mixture of experts whose loss has a part that is an average over the batch.
+
+    Raises:
+        UnsupportedModel: the part would be left out in silence.
+    """
+    config: Any = getattr(inner, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if getattr(text, "output_router_logits", False):
+        raise UnsupportedModel(
+            f"{type(inner).__name__} adds a loss that balances experts over the whole batch, which couples examples. "
+            "Leave it out: model.config.output_router_logits = False, in TRL router_aux_loss_coef=0.0."
+        )
 
 
 def supervised(trainer: Any, model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
@@ -121,6 +160,11 @@ def supervised(trainer: Any, model: nn.Module, inputs: Mapping[str, Any]) -> Ten
     taken = tuple(given.pop(name) for name in names)
     labels = taken if len(taken) > 1 else taken[0]
     if inner.config.is_encoder_decoder and "decoder_input_ids" not in given and isinstance(labels, Tensor):
+        if not hasattr(inner, "prepare_decoder_input_ids_from_labels"):
+            raise UnsupportedModel(
+                f"The batch has no decoder_input_ids, and {type(inner).__name__} does not make them from labels in the "
+                "usual way. Let the collator make them."
+            )
         given["decoder_input_ids"] = inner.prepare_decoder_input_ids_from_labels(labels=labels)
     outputs = model(**given)
     if trainer.compute_loss_func is None:
@@ -139,5 +183,4 @@ def supervised(trainer: Any, model: nn.Module, inputs: Mapping[str, Any]) -> Ten
 def completion_scores(model: nn.Module, ids: Tensor, attention: Tensor, counted: Tensor) -> Tensor:
     """Return for each text the log-probability of its counted tokens, summed."""
     logits = model(input_ids=ids, attention_mask=attention, use_cache=False)["logits"][:, -ids.shape[1] :]
-    each = -F.cross_entropy(_wide(logits[:, :-1]).movedim(-1, 1), ids[:, 1:], reduction="none")
-    return (each * counted[:, 1:]).sum(1)
+    return -_of_tokens(logits, _next(ids.masked_fill(counted == 0, IGNORED))).sum(1)

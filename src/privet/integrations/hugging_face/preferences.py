@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from privet.integrations.hugging_face.losses import completion_scores
+from privet.integrations.hugging_face.losses import bare_model, check_no_balance, completion_scores
 
 _PAIR = ("input_ids", "attention_mask", "completion_mask")
 
@@ -21,6 +21,7 @@ def preferences(trainer: Any, model: nn.Module, inputs: Mapping[str, Any]) -> Te
     TRL puts all chosen answers before all rejected ones; both halves go through the model one after the other, so that
     row i of each belongs to pair i.
     """
+    check_no_balance(bare_model(model))
     halves = list(zip(*(inputs[name].unbind(1) for name in _PAIR), strict=True))
     chosen, rejected = (completion_scores(model, *half) for half in halves)
     if "ref_chosen_logps" in inputs:

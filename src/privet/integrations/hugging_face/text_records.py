@@ -1,7 +1,7 @@
 """Private texts as rows of tokens: one record is one line, and every row has the declared length.
 
 Nothing is learned from the records: the tokenizer is the model's, lengths and classes are declared, and the shape of a
-batch does not depend on what is in it. A record that cannot be read counts as an empty one, whose loss is zero, without
+batch does not depend on its contents. A record that cannot be read counts as an empty one, whose loss is zero, without
 a word about which it was.
 """
 

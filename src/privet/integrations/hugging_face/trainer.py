@@ -1,4 +1,4 @@
-"""transformers' ``Trainer`` with private steps: its loop, callbacks, schedules and checkpoints stay what they are.
+"""transformers' ``Trainer`` with private steps: its loop, callbacks, schedules and checkpoints stay as they are.
 
 The trainer's loader yields logical steps, ``training_step`` sums one of them, and the optimizer's ``step()`` adds the
 noise and updates the model. Nothing of the loop is copied.
@@ -17,12 +17,13 @@ from torch.optim import Optimizer
 
 from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError, DependencyError, LoopError, UnsupportedModel
-from privet.integrations.hugging_face.arguments import UNDECLARED, governed, performance_of
+from privet.integrations.hugging_face.arguments import UNDECLARED, check_precision, governed, performance_of
 from privet.integrations.hugging_face.losses import supervised
 from privet.integrations.hugging_face.preferences import paired, preferences
 from privet.integrations.hugging_face.private_run import Evaluation, PrivateRun
 from privet.integrations.hugging_face.trainer_files import TrainerFiles, add_to_card
 from privet.integrations.stepping import LogicalSteps, StepOptimizer, advance
+from privet.training.batching import check_dataset
 from privet.training.session import Session, Step
 from privet.training.start import privatize
 from privet.training.telemetry import Unprotected
@@ -34,7 +35,7 @@ except ImportError as missing:  # pragma: no cover (installed in the other envir
         "The private trainer needs transformers and accelerate. Install them with: pip install 'privet[transformers]'."
     ) from missing
 
-# Who defines the compute_loss that a trainer would use, and what stands in its place.
+# The classes that define the compute_loss of a trainer, and its replacement.
 _LOSSES = {
     "transformers.trainer.Trainer": supervised,
     "trl.trainer.sft_trainer.SFTTrainer": supervised,
@@ -42,7 +43,8 @@ _LOSSES = {
 }
 _PAIRS = ("trl.trainer.dpo_trainer.DPOTrainer",)
 _LIBRARIES = ("transformers.", "trl.", "privet.")
-# What a trainer logs of private batches.
+_LOADERS = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples")
+# Figures of private batches that a trainer logs.
 _EXACT = ("loss", "grad_norm", "train_loss")
 
 
@@ -73,6 +75,7 @@ class PrivateTraining:
     """
 
     # the trainer whose methods are called with super() is known only where both are joined
+    accelerator: Any
     args: Any
     state: Any
     model: Any
@@ -106,7 +109,7 @@ class PrivateTraining:
         return _LOSSES[_owner(type(self), "compute_loss")](self, model, inputs)
 
     def guarantee(self) -> Guarantee:
-        """Return the guarantee of what was trained so far.
+        """Return the guarantee of the training so far.
 
         Raises:
             LoopError: nothing was trained.
@@ -121,7 +124,13 @@ class PrivateTraining:
         """Train as the plan says; the trainer's arguments are checked once more, since they can be changed."""
         if trial is not None:
             self.hyperparameter_search()
+        if "compute_loss" in vars(self):
+            raise UnsupportedModel(
+                "trainer.compute_loss was replaced and would not be called: it gives one loss for a whole batch. "
+                "Write compute_losses(model, inputs) in a class of your own."
+            )
         self.args = governed(self.args, self.private)
+        check_precision(self.accelerator.mixed_precision)
         stopping = any(isinstance(each, EarlyStoppingCallback) for each in self.callback_handler.callbacks)
         if stopping and self.private.evaluation is Evaluation.UNDECLARED:
             raise ArgumentError(f"EarlyStoppingCallback {UNDECLARED}")
@@ -174,7 +183,7 @@ class PrivateTraining:
 
     def _opened(self) -> Session:
         """Make the session of the run and enter it."""
-        dataset, collate = self.train_dataset, self.data_collator
+        dataset, collate = check_dataset(self.train_dataset), self.data_collator
         model: nn.Module = self.model
         if hasattr(dataset, "remove_columns"):
             dataset = self._remove_unused_columns(dataset, description="training")
@@ -199,7 +208,7 @@ class PrivateTraining:
         return self._held.enter_context(session)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """Sum one logical step. What is returned is zero: the loss of a batch is private.
+        """Sum one logical step, and return zero: the loss of a batch is private.
 
         Raises:
             LoopError: for anything but a step, such as a batch of a loader that was put in the place of the steps.
@@ -249,7 +258,7 @@ class PrivateTraining:
     # --------------------------------------------------------------------------------------- logs, metrics and files
 
     def log(self, logs: dict[str, float], *given: Any, **named: Any) -> None:
-        """Log what is public; the exact loss as ``unprotected_loss`` where it was asked for."""
+        """Log public figures; the exact loss as ``unprotected_loss`` where it was asked for."""
         for name in _EXACT:
             logs.pop(name, None)
         if self.private.log_unprotected and self._unprotected and self.is_in_train:
@@ -265,7 +274,15 @@ class PrivateTraining:
 
     def evaluate(self, eval_dataset: Any = None, *given: Any, **named: Any) -> Any:
         """Evaluate; refuse the training data, whose exact loss would be shown."""
-        asked = self.eval_dataset if eval_dataset is None else eval_dataset
+        self._check_is_not_trained_on(self.eval_dataset if eval_dataset is None else eval_dataset)
+        return super().evaluate(eval_dataset, *given, **named)  # type: ignore[misc]
+
+    def predict(self, test_dataset: Any, *given: Any, **named: Any) -> Any:
+        """Predict, with the loss of what has labels; refuse the training data, as ``evaluate`` does."""
+        self._check_is_not_trained_on(test_dataset)
+        return super().predict(test_dataset, *given, **named)  # type: ignore[misc]
+
+    def _check_is_not_trained_on(self, asked: Any) -> None:
         sets = asked.values() if isinstance(asked, dict) else (asked,)
         is_training = asked is not None and any(each is self.train_dataset for each in sets)
         if is_training and not self.private.log_unprotected:
@@ -273,7 +290,6 @@ class PrivateTraining:
                 "The training data were given for evaluation, and their exact loss is not private. Evaluate other "
                 "data; PrivateRun(log_unprotected=True) shows it as unprotected."
             )
-        return super().evaluate(eval_dataset, *given, **named)  # type: ignore[misc]
 
     def _files(self) -> TrainerFiles:
         return TrainerFiles.of(self.args.output_dir, self.private.folder)
@@ -321,6 +337,14 @@ def _check_owners(kind: type[PrivateTraining]) -> None:
         raise UnsupportedModel(
             f"{step}.training_step would not be called: a private step takes its place. Move what it computes into "
             "compute_losses(model, inputs), and the rest into a callback."
+        )
+    loaders = [_owner(kind, name) for name in _LOADERS]
+    if kind.get_train_dataloader is not PrivateTraining.get_train_dataloader:
+        loaders = [f"{kind.__module__}.{kind.__qualname__}"]
+    for loader in (each for each in loaders if not each.startswith(_LIBRARIES)):
+        raise UnsupportedModel(
+            f"{loader} makes a loader or a sampler of its own for training, and the plan draws the batches. Leave it "
+            "out; weights of classes or examples belong into compute_losses."
         )
 
 

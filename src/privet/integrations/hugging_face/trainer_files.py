@@ -1,7 +1,7 @@
 """The files of a private run inside the output folder of a trainer.
 
 transformers writes ``optimizer.pt``, ``scheduler.pt`` and ``training_args.bin`` with pickle. They are its own: it reads
-the first two with ``weights_only``, and nothing here reads any of them. What a guarantee rests on is the ledger, and
+the first two with ``weights_only``, and nothing here reads any of them. A guarantee rests on the ledger, and
 the run goes on from ``privet_state.safetensors`` in the trainer's checkpoint.
 """
 

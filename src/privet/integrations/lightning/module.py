@@ -40,7 +40,7 @@ _LOG = logging.getLogger("privet")
 
 
 class PrivateSteps(LogicalSteps):
-    """What ``trainer.fit`` gets in the place of a loader: a data set, and how it is trained on privately.
+    """A data set and the terms of private training on it, for ``trainer.fit`` in place of a loader.
 
     Args:
         dataset: A map-style data set; one item is one unit of privacy.
@@ -83,7 +83,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc] # Lightnin
     Guarantee:
         The weights change by private steps alone, whose rounds are charged to the ledger before any record is read. The
         plan decides their number, batches, clipping and noise; settings of the trainer that would, are refused.
-        ``self.log`` refuses in ``compute_losses``: what is computed there is private. An empty batch is a step like any
+        ``self.log`` refuses in ``compute_losses``: values there are private. An empty batch is a step like any
         other.
 
     Attributes:
@@ -109,7 +109,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc] # Lightnin
         raise NotImplementedError(f"{type(self).__name__} must write compute_losses(batch): one loss per example.")
 
     def guarantee(self) -> Guarantee:
-        """Return the guarantee of what was trained so far."""
+        """Return the guarantee of the training so far."""
         if self._fit is None:
             raise LoopError("Nothing was trained yet. Call trainer.fit(...); plan.guarantee() is what it will cost.")
         found = self._fit.session.guarantee()
@@ -142,14 +142,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc] # Lightnin
             fit.is_summing = False
         fit.optimizer.expect(batch.update)
         self.optimizers().step()  # Lightning's own count of steps goes by this call
-        for schedule in self._schedules("step"):
-            schedule.step()
-
-    def on_train_epoch_end(self) -> None:
-        """Let schedules go on that count epochs."""
-        super().on_train_epoch_end()
-        for schedule in self._schedules("epoch"):
-            schedule.step()
+        _let_schedules_go_on(self, "step", batch.index % fit.session.plan.sampling.steps_per_epoch + 1)
 
     def log(self, name: str, value: Any, *given: Any, **named: Any) -> None:
         """Log a value, as Lightning does; refused while a private step is summed.
@@ -165,11 +158,6 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc] # Lightnin
             )
         super().log(name, value, *given, **named)
 
-    def _schedules(self, interval: str) -> Iterator[Any]:
-        for config in self.trainer.lr_scheduler_configs:
-            if config.interval == interval:
-                yield config.scheduler
-
 
 class _SessionOfFit(lightning.Callback):  # type: ignore[misc] # likewise
     """Opens the session when training starts and closes it however training ends."""
@@ -180,7 +168,7 @@ class _SessionOfFit(lightning.Callback):  # type: ignore[misc] # likewise
         _check_module(pl_module, private)
         _check_trainer(trainer, private)
         inner = _inner_optimizer(trainer)
-        schedules = [(config.interval, config.scheduler) for config in trainer.lr_scheduler_configs]
+        schedules = list(_timed(trainer))
         rates = [group["lr"] for group in inner.param_groups]
         session = privatize(
             pl_module,
@@ -204,6 +192,11 @@ class _SessionOfFit(lightning.Callback):  # type: ignore[misc] # likewise
             for group, rate in zip(inner.param_groups, rates, strict=True):
                 group["lr"] = rate
             _advance(schedules, done, per_epoch=len(steps))
+        if len(schedules) < len(trainer.lr_scheduler_configs):
+            _LOG.warning(
+                "Lightning leaves ReduceLROnPlateau to you where optimization is manual. Step it where its value is "
+                "known: on_validation_epoch_end calls self.lr_schedulers().step(self.trainer.callback_metrics[...])."
+            )
         trainer.strategy.optimizers = [pl_module._fit.optimizer]
         _count_from(trainer, done, per_epoch=len(steps))
         steps.begin(session.steps(), first=done)
@@ -214,11 +207,15 @@ class _SessionOfFit(lightning.Callback):  # type: ignore[misc] # likewise
         if batch.index + 1 >= pl_module.session.plan.num_steps:
             trainer.should_stop = True
 
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        _let_schedules_go_on(pl_module, "epoch", trainer.current_epoch + 1)
+
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         fit: _Fit | None = pl_module._fit
         if fit is not None and fit.is_open:
-            if fit.session.is_complete:
-                _steps_of(trainer).finish()
+            steps = _steps_of(trainer)
+            if steps.num_given >= fit.private.plan.num_steps:  # not where rounds are only charged ahead
+                steps.finish()
             fit.is_open = False
             fit.session.__exit__(None, None, None)
 
@@ -250,12 +247,29 @@ def _losses_of(module: PrivateModule) -> Callable[..., Tensor]:
     return losses
 
 
+_OF_AUTOMATIC_OPTIMIZATION = (
+    "optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping", "on_before_backward",
+    "on_after_backward", "on_before_zero_grad",
+)  # fmt: skip
+
+
 def _check_module(module: PrivateModule, private: PrivateRun) -> None:
     kind = type(module)
     if kind.training_step is not PrivateModule.training_step:
         raise ArgumentError(
             f"{kind.__name__} writes training_step, which would train without privacy. Call it compute_losses(self, "
             "batch) and return one loss per example (reduction='none')."
+        )
+    for name in _OF_AUTOMATIC_OPTIMIZATION:
+        if getattr(kind, name) is not getattr(lightning.LightningModule, name):
+            raise ArgumentError(
+                f"{kind.__name__} writes {name}, which would not be called: private steps take the place of "
+                "Lightning's own. Leave it out. The plan clips, and learning rates follow schedules."
+            )
+    if module._compiler_ctx is not None:
+        raise ArgumentError(
+            "The module was compiled, and nobody can look into compiled steps. Pass the module itself, and compile the "
+            "step as a whole: PrivateRun(performance=pv.Performance(launch=pv.launch.Compiled()))."
         )
     if module.automatic_optimization:
         raise ArgumentError("automatic_optimization was set to True. Leave it: Lightning's own steps are not private.")
@@ -283,6 +297,8 @@ def _check_trainer(trainer: Any, private: PrivateRun) -> None:
             "limit_train_batches, overfit_batches and fast_dev_run cut epochs short; the plan decides the number of "
             "steps. Make a plan with fewer steps."
         )
+    if trainer.reload_dataloaders_every_n_epochs:
+        raise ArgumentError("reload_dataloaders_every_n_epochs would begin the plan's steps anew. Leave it at 0.")
     if trainer.ckpt_path and (private.folder is None or not (Path(private.folder) / "ledger.jsonl").exists()):
         raise ArgumentError(
             "ckpt_path continues a run whose ledger is not here, so its cost is unknown. Give PrivateRun(folder=...) "
@@ -329,13 +345,29 @@ def _inner_optimizer(trainer: Any) -> Optimizer:
     return found.inner if isinstance(found, StepOptimizer) else found
 
 
-def _advance(schedules: list[tuple[str, Any]], done: int, *, per_epoch: int) -> None:
+def _timed(trainer: Any) -> Iterator[Any]:
+    """Yield the schedules that go by steps or epochs. One that goes by evaluations is stepped by its user."""
+    for config in trainer.lr_scheduler_configs:
+        if not isinstance(config.scheduler, ReduceLROnPlateau):
+            yield config
+
+
+def _let_schedules_go_on(module: PrivateModule, interval: str, number: int) -> None:
+    """Let schedules go on after a step, which has this number in its epoch, or after an epoch; as Lightning does."""
+    for config in _timed(module.trainer):
+        if config.interval == interval and number % config.frequency == 0:
+            module.lr_scheduler_step(config.scheduler, None)
+
+
+def _advance(schedules: list[Any], done: int, *, per_epoch: int) -> None:
     """Bring schedules to the public number of the step: steps that a crash lost stay paid for."""
-    for interval, schedule in schedules:
-        wanted = done if interval == "step" else done // per_epoch
-        if schedule.last_epoch > wanted:
+    epochs, rest = divmod(done, per_epoch)
+    for config in schedules:
+        each = config.frequency  # counted anew in every epoch
+        wanted = epochs * (per_epoch // each) + rest // each if config.interval == "step" else epochs // each
+        if config.scheduler.last_epoch > wanted:
             raise LoopError("The schedule of learning rates is ahead of the ledger: it belongs to another run.")
-        advance(schedule, by=wanted - schedule.last_epoch)
+        advance(config.scheduler, by=wanted - config.scheduler.last_epoch)
 
 
 def _count_from(trainer: Any, done: int, *, per_epoch: int) -> None:

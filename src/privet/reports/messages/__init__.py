@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -10,6 +11,7 @@ from importlib import resources
 from privet.errors import ArgumentError
 
 LANGUAGES = ("en", "de", "fr", "es")
+_POINT = re.compile(r"(?<=[0-9])\.(?=[0-9])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,5 +39,14 @@ class Messages:
         return cls(language=language, texts=json.loads(text))
 
     def __call__(self, name: str, /, **values: str) -> str:
-        """Return a message with its values."""
-        return self.texts[name].format(**values).replace(" %", "\u00a0%")
+        """Return a message with its values, whose numbers have the decimal mark of the language."""
+        told = {place: self.number(value) for place, value in values.items()}
+        return self.texts[name].format(**told).replace(" %", "\u00a0%")
+
+    def number(self, text: str) -> str:
+        """Return a text with the decimal mark of the language in its numbers."""
+        return _POINT.sub(self.texts["decimal"], text)
+
+    def measure(self, name: str) -> str:
+        """Return the name of a measure; one without an everyday name keeps its own."""
+        return self.texts.get(f"measure_{name}", name)

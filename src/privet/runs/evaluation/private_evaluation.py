@@ -116,6 +116,7 @@ def evaluate_privately(
     data: str | Path | None = None,
     device: str = "cpu",
     max_epsilon: float | None = None,
+    num_processes: int = 1,
 ) -> PrivateEvaluation:
     """Measure a finished run's model on private records, and charge it on the ledger of the run.
 
@@ -125,6 +126,7 @@ def evaluate_privately(
         data: A file or folder of records like those of training; the run's test part by default.
         device: Where the model runs. The noise is always drawn on the processor.
         max_epsilon: Refuse, with exit code 3 on the command line, if training and evaluations together spend more.
+        num_processes: How many ranks trained and wait while this one, alone of them, evaluates.
 
     Guarantee:
         The release is charged, durably, before a record is read. It composes with everything charged before it, so
@@ -164,7 +166,13 @@ def evaluate_privately(
         )
         return summed(evaluated, terms)
 
-    with Ledger.open(files.ledger, plan_hash=plan.hash, former_hashes=plan.former_hashes, heads=UserHeads()) as ledger:
+    with Ledger.open(
+        files.ledger,
+        plan_hash=plan.hash,
+        former_hashes=plan.former_hashes,
+        heads=UserHeads(),
+        num_processes=num_processes,
+    ) as ledger:
         vector = release.release(read, weights=terms.weights(), ledger=ledger)
     found = PrivateEvaluation(
         released=Released(

@@ -62,7 +62,8 @@ _NUMBER_RATES = _Rates(rate=0.00025, most=0.4, bound=0.35, strength=400.0, curve
 
 def _class_rates(num_classes: int) -> _Rates:
     # The noise in the weights grows with the classes, so that a higher bound pays later.
-    return _Rates(rate=0.00056, most=1.5, bound=0.5, strength=200.0 * num_classes, curves_from=math.inf)
+    rate, most = (0.00056, 1.5) if num_classes <= 2 else (0.0007, 1.9)
+    return _Rates(rate=rate, most=most, bound=0.5, strength=200.0 * num_classes, curves_from=math.inf)
 
 
 def _check_many(declared: str, number: int, units: str) -> None:
@@ -215,7 +216,6 @@ def table_recipe(
     rates = _class_rates(max(classes)) if all(classes) else _NUMBER_RATES
     strength = promise.num_units * promise.epsilon
     rate = rates.rate_for(strength)
-    model = "table_curved" if strength >= rates.curves_from else "table_linear"
     training = {
         "optimizer": {"kind": "sgd", "learning_rate": rate, "momentum": 0.9},
         # Statistics are sums: their rate sets the scale on which the model knows the noise in them.
@@ -224,13 +224,19 @@ def table_recipe(
         "physical_batch_size": 4_096,
     }
     return {
-        **_named(name, model, "table", table, test),
+        **_named(name, _table_model(classes, strength, rates), "table", table, test),
         "privacy": {
             **promise.full_batches(steps=_STEPS, norms=[STATISTICS_NORM, rates.bound_for(strength)]),
             **({"unit": "person"} if one_record_per_person else {}),
         },
         "training": training,
     }
+
+
+def _table_model(classes: list[int], strength: float, rates: _Rates) -> str:
+    if all(classes) and max(classes) > 2:
+        return "table_classes"
+    return "table_curved" if strength >= rates.curves_from else "table_linear"
 
 
 def image_recipe(

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from privet.datasets.header_hints import header_advice
+from privet.datasets.header_hints import header_advice, names_persons
 from privet.datasets.tables import read_header, read_public_cells
 from privet.errors import DataError, RecipeError
 from privet.mechanism.codec import suggestion
@@ -151,7 +151,7 @@ def written(schema: TableSchema) -> str:
 def schema_to_write(
     path: str | os.PathLike[str], *, targets: Sequence[str], delimiter: str, person: str | None = None
 ) -> str:
-    """Return a schema file for the user to complete, with the names of the columns, without that of persons.
+    """Return a schema file for the user to complete, with the names of the columns, without those of identifiers.
 
     Guarantee: only the first line of the private file is read, and it is shown only if it names the target, so that a
     record of a file without a header is not mistaken for names.
@@ -161,7 +161,9 @@ def schema_to_write(
     """
     header = read_header(path, targets=targets, delimiter=delimiter)
     features = [
-        f"  {{ name = {json.dumps(name, ensure_ascii=False)}, {_guess(name)} }},"
+        f"  # left out, because it seems to name records or persons: {json.dumps(name, ensure_ascii=False)}"
+        if names_persons(name)
+        else f"  {{ name = {json.dumps(name, ensure_ascii=False)}, {_guess(name)} }},"
         for name in header
         if name and name not in (*targets, person)
     ]

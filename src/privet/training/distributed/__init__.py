@@ -1,1 +1,1 @@
-"""One private run in several processes: what they tell each other, and how they stay equal."""
+"""One private run in several processes: their messages, and how they stay equal."""

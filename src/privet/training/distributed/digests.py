@@ -1,4 +1,4 @@
-"""Digests by which ranks compare what they hold: weights, masks, batches, noise. They never leave the ranks."""
+"""Digests by which ranks compare weights, masks, batches and noise. They never leave the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of one run: who they are, what they add up, and where they meet.
+"""The processes of one run, their sums, and their meetings.
 
 Every exchange begins with a meeting, in which each rank says in a few numbers where it is, whether it failed, and what
 it holds to be true. A rank that failed says so at the meeting that the others come to next, so all of them stop with
@@ -12,7 +12,7 @@ import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -22,11 +22,14 @@ from torch import Tensor, distributed
 
 from privet import errors
 from privet.errors import ArgumentError, LoopError, PrivetError, RankError, RanksDisagree
+from privet.gradients.sharding.local import is_of_messages
+from privet.training.distributed.last_words import LastWords, Words
 
 Facts = Mapping[str, Any]
 _WORDS = 4  # of 64 bits each, in the digest of some facts
 _SUMMED = (torch.float32, torch.float64)
 _MOST_BYTES = 1 << 20  # in an error or in facts
+_IN_A_STEP = "in a step of a sharded model"
 
 
 class Point(Enum):
@@ -56,7 +59,7 @@ class Ranks:
         ``meet`` returns on one rank only if all ranks came to the same point, none of them failed, and all stated the
         same facts. Otherwise it raises on all ranks, with one text. A rank that died or hangs raises on the others,
         after the time-out of the group at the latest. After an error no meeting succeeds any more.
-    Edge cases: what a rank does after its last meeting is not seen by the others.
+    Edge cases: the others do not see actions of a rank after its last meeting.
 
     Attributes:
         rank: This process, from 0 on. Rank 0 keeps the ledger.
@@ -70,6 +73,7 @@ class Ranks:
     group: distributed.ProcessGroup
     talk: distributed.ProcessGroup
     _world: distributed.ProcessGroup = field(repr=False)
+    _last_words: LastWords | None = field(default=None, repr=False)
     _is_over: bool = False
 
     @property
@@ -77,15 +81,22 @@ class Ranks:
         """Whether this is rank 0, which keeps the ledger and the folder."""
         return self.rank == 0
 
+    def gathering(self) -> Ranks:
+        """Return the ranks of a sharded model, which gather parameters between their meetings; all of them call this.
+
+        A rank that fails leaves its words instead of meeting the others, who wait for its parameters.
+        """
+        return replace(self, _last_words=LastWords(self.rank))
+
     # ---------------------------------------------------------------------------------------------------- the meeting
 
     def meet(self, point: Point, facts: Facts | None = None, *, note: bytes = b"") -> Sequence[bytes]:
-        """Wait for all ranks, compare what they hold to be true, and hand round their notes.
+        """Wait for all ranks, compare their facts, and hand round their notes.
 
         Args:
             point: Where this rank is.
-            facts: What must be equal on all ranks; public values, in JSON.
-            note: What this rank has to tell, which may differ.
+            facts: Values that must be equal on all ranks; public, in JSON.
+            note: The message of this rank, which may differ.
 
         Returns:
             The notes of all ranks in their order; empty where none of them has any.
@@ -105,6 +116,9 @@ class Ranks:
         """
         if self._is_over:
             return error
+        if self._last_words is not None:
+            self._is_over = True
+            return self._agreed_loss(_IN_A_STEP) if is_of_messages(error) else self._agreed(error)
         try:
             self._exchange(point, b"", b"", error=error)
         except BaseException as raised:  # noqa: BLE001 -- of whatever kind: it is what every rank raises
@@ -139,11 +153,13 @@ class Ranks:
         words = b"" if error is None else _worded(error)
         head = [_POINTS.index(point), len(words), len(note), *_digest(facts)]
         try:
-            with _reaching(point.value):
+            with self._reaching(point.value):
                 self._check_world()
                 heads = np.stack([found.numpy() for found in self._gathered(torch.tensor(head, dtype=torch.int64))])
-                if heads[:, 1].any():
-                    raise self._failure(self._all_bytes(words, heads[:, 1]), error)
+                faults = self._all_bytes(words, heads[:, 1]) if heads[:, 1].any() else ()
+            if faults:  # outside: what a rank raised is no lost connection, whatever its class
+                raise self._failure(faults, error)
+            with self._reaching(point.value):
                 self._compare(heads, facts)
                 return self._all_bytes(note, heads[:, 2]) if heads[:, 2].any() else ()
         except BaseException:
@@ -151,13 +167,41 @@ class Ranks:
             raise
 
     def _failure(self, faults: Sequence[bytes], own: BaseException | None) -> BaseException:
-        """Return the error that every rank raises, from what those that failed tell."""
+        """Return the error that every rank raises, from the messages of those that failed."""
         if own is not None and all(fault == faults[0] for fault in faults):
             return own  # every rank found the same: it is told as one process would
         rank, found = next((rank, json.loads(fault)) for rank, fault in enumerate(faults) if fault)
-        kind = getattr(errors, str(found["kind"]), RankError)
-        kind = kind if isinstance(kind, type) and issubclass(kind, PrivetError) else RankError
-        return kind(f"Rank {rank} of {self.size} stopped, and so do all: {found['told']}")
+        return self._stopped(rank, **found)
+
+    def _stopped(self, rank: int, kind: str, told: str) -> PrivetError:
+        """Return the error that every rank raises when this one stopped."""
+        found = getattr(errors, kind, RankError)
+        found = found if isinstance(found, type) and issubclass(found, PrivetError) else RankError
+        return found(f"Rank {rank} of {self.size} stopped, and so do all: {told}")
+
+    def _agreed(self, error: BaseException, *, is_lost: bool = False) -> BaseException:
+        """Return the error of the rank that stopped first, for ranks that cannot meet to agree on one.
+
+        Args:
+            error: What this rank raises otherwise.
+            is_lost: Whether it says only that another rank is gone.
+        """
+        if self._last_words is None:
+            return error
+        kind, told = _told(error)
+        found = self._last_words.leave(Words(rank=self.rank, kind=kind, told=told, is_lost=is_lost))
+        if (found.kind, found.told) == (kind, told):
+            return error
+        return RankError(found.told) if found.is_lost else self._stopped(found.rank, found.kind, found.told)
+
+    def _agreed_loss(self, doing: str) -> BaseException:
+        doing = doing if self._last_words is None else _IN_A_STEP
+        lost = RankError(
+            f"A rank of this run died or did not answer in time, while others were {doing}. All ranks stop; steps that "
+            "were charged stay charged. Start the run again in the same folder, on any number of ranks: it goes on "
+            "from its newest checkpoint."
+        )
+        return self._agreed(lost, is_lost=True)
 
     def _compare(self, heads: np.ndarray[Any, Any], facts: bytes) -> None:
         if (heads[:, 0] != heads[0, 0]).any():
@@ -209,11 +253,19 @@ class Ranks:
     @contextmanager
     def _doing(self, doing: str) -> Iterator[None]:
         try:
-            with _reaching(doing):
+            with self._reaching(doing):
                 yield
         except BaseException:
             self._is_over = True
             raise
+
+    @contextmanager
+    def _reaching(self, doing: str) -> Iterator[None]:
+        """Tell of a rank that cannot be reached, in the same words on all ranks."""
+        try:
+            yield
+        except RuntimeError as lost:  # of torch: the connection was closed, or the time is over
+            raise self._agreed_loss(doing) from lost
 
     def _gathered(self, tensor: Tensor) -> Sequence[Tensor]:
         found = [torch.empty_like(tensor) for _ in range(self.size)]
@@ -228,19 +280,6 @@ class Ranks:
         return [each[: int(length)].numpy().tobytes() for each, length in zip(found, lengths, strict=True)]
 
 
-@contextmanager
-def _reaching(doing: str) -> Iterator[None]:
-    """Tell of a rank that cannot be reached, in the same words on all ranks."""
-    try:
-        yield
-    except RuntimeError as lost:  # of torch: the connection was closed, or the time is over
-        raise RankError(
-            f"A rank of this run died or did not answer in time, while others were {doing}. All ranks stop; steps that "
-            "were charged stay charged. Start the run again in the same folder, on any number of ranks: it goes on "
-            "from its newest checkpoint."
-        ) from lost
-
-
 def stated(facts: Facts) -> bytes:
     """Return facts as the bytes that ranks compare."""
     data = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
@@ -252,14 +291,18 @@ def _digest(facts: bytes) -> list[int]:
 
 
 def _worded(error: BaseException) -> bytes:
+    kind, told = _told(error)
+    return json.dumps({"kind": kind, "told": told}).encode()
+
+
+def _told(error: BaseException) -> tuple[str, str]:
     """Return the class and the words of an error; of errors that are not this library's the class alone.
 
-    This library's errors hold no private values. What others hold is not known, so it stays where it was raised.
+    This library's errors hold no private values. Those of others may, so their text stays where it was raised.
     """
     name = type(error).__name__
     is_known = isinstance(error, PrivetError)
-    words = str(error)[:_MOST_BYTES] if is_known else f"it raised {name}, and its own output says why."
-    return json.dumps({"kind": name, "told": words}).encode()
+    return name, str(error)[:_MOST_BYTES] if is_known else f"it raised {name}, and its own output says why."
 
 
 def _difference(found: Sequence[Facts]) -> str:

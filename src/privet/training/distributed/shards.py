@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class Shards:
-    """What one rank holds of a sharded model and of the sums of its gradients.
+    """The part of one rank of a sharded model and of the sums of its gradients.
 
     Attributes:
         sharded: The model.
-        parameters: What the model holds, in the layout's order.
+        parameters: The shards that the model holds, in the layout's order.
         layout: Of the whole parameters.
     """
 
@@ -63,12 +63,12 @@ class Shards:
 
     @cached_property
     def whole(self) -> list[nn.Parameter]:
-        """What the model computes with, in the layout's order."""
+        """The whole parameters that the model computes with, in the layout's order."""
         return [self.sharded.whole(value) for value in self.parameters]
 
     @property
     def held(self) -> dict[int, nn.Parameter]:
-        """What the model holds in place of whole parameters, by their identity."""
+        """The shards that the model holds in place of whole parameters, by the identity of the latter."""
         return {id(part.whole): part.held for part in self.sharded.parameters.values()}
 
     def settle(self) -> None:

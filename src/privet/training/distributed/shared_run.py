@@ -1,4 +1,4 @@
-"""What a run does on several ranks besides what it does on one, in the order in which it begins and ends."""
+"""The additional work of a run on several ranks, in the order in which a run begins and ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SharedRun:
 
     Guarantee:
         All ranks have one plan, model, optimizer, data set and version; they draw from the same secret streams, which
-        rank 0 keys from its operating system; rank 0's ledger and folder are the run's. What is found to differ stops
+        rank 0 keys from its operating system; rank 0's ledger and folder are the run's. Any difference stops
         every rank before data is read.
 
     Attributes:
@@ -76,7 +76,7 @@ class SharedRun:
         """Share the run's secret, and refuse ranks that differ before anything is read.
 
         Raises:
-            RanksDisagree: naming what differs.
+            RanksDisagree: naming the difference.
         """
         self.ranks.meet(Point.OPENING)
         self._key = self.ranks.bytes_of_first(secrets.token_bytes(2 * _SECRET_BYTES) if self.ranks.is_first else None)
@@ -166,7 +166,7 @@ class SharedRun:
 
     @property
     def step_sum(self) -> Callable[..., SharedStepSum]:
-        """Make the sum of a step over all ranks, from what one process makes its own of."""
+        """Make the sum of a step over all ranks, with the arguments of a single process."""
         key = self._key[:_SECRET_BYTES]
         return partial(SharedStepSum, ranks=self.ranks, looks=lambda: self._sum.is_deep, key=key)
 

@@ -37,12 +37,12 @@ class SumOverRanks(Observer):
 
     Attributes:
         ranks: The run's.
-        state: What must stay equal.
+        state: The state that must stay equal.
         draws: The run's batches.
         ledger: The rank's.
-        recorder: Says what this rank proved, and what it tried.
-        divisor: By what noisy sums are divided.
-        assumption: What a guarantee assumes of the ranks, in words.
+        recorder: The evidence of this rank.
+        divisor: The divisor of noisy sums.
+        assumption: The assumption of a guarantee about the ranks, in words.
         key: Keys digests of secret values.
     """
 
@@ -101,7 +101,7 @@ class SumOverRanks(Observer):
         return self._mask[1]
 
     def _note(self, notes: Any) -> None:
-        """Write down what the weakest rank showed."""
+        """Write down the weakest evidence of all ranks."""
         for rank, note in enumerate(notes):
             if note:
                 self._evidence[rank] = json.loads(note)

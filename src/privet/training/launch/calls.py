@@ -109,7 +109,7 @@ class Call:
 
 @dataclass(slots=True, eq=False, repr=False)
 class End:
-    """The end of a program: its losses, and what became of it.
+    """The end of a program: its losses, and its recording if there is one.
 
     Attributes:
         program: The calls from the first to the last.
@@ -176,7 +176,7 @@ class Program:
             for slot in (*call.needs, *call.slots):
                 last_use[slot] = place
         last_use[losses] = len(self.calls)
-        self._dies: list[list[Slot]] = [[] for _ in self.calls]  # what no later call needs
+        self._dies: list[list[Slot]] = [[] for _ in self.calls]  # slots that no later call needs
         for slot, place in last_use.items():
             if place < len(self.calls):
                 self._dies[place].append(slot)

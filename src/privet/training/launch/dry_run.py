@@ -101,7 +101,7 @@ class Programs:
         """Return the slots of a dry run whose stand-ins somebody still holds."""
         kept = self._held(calls)
         if kept:
-            gc.collect()  # a cycle of objects may hold what no code can reach
+            gc.collect()  # a cycle of objects may hold stand-ins that no code can reach
             kept = self._held(calls)
         return kept
 
@@ -300,7 +300,7 @@ class DryRun(TorchFunctionMode):
         return value if slot is None else self._made.get(slot, value)
 
     def _kept(self, value: Any) -> Any:
-        """Return what is kept of an argument: the slot of a result, a copy of a tensor of another device."""
+        """Return the kept form of an argument: the slot of a result, a copy of a tensor of another device."""
         if not isinstance(value, Tensor):
             check_plain(value)
             return value
@@ -334,7 +334,7 @@ class DryRun(TorchFunctionMode):
         """Remember the program of a run that was carried out.
 
         Raises:
-            NotRecordable: naming what cannot be done again.
+            NotRecordable: naming the call that cannot be repeated.
         """
         slot = self._known_slot(losses)
         if self.why_not is not None or slot is None:

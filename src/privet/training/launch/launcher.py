@@ -33,7 +33,7 @@ _PATIENCE = 12
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Form:
-    """Batches of one form, and what they are added with."""
+    """Batches of one form, with their programs and their fixed memory."""
 
     memory: FixedMemory
     programs: Programs

@@ -71,7 +71,7 @@ class Recording:
     """A recorded program.
 
     Attributes:
-        run: Does on the fixed memory what the program does.
+        run: Runs the program on the fixed memory.
         needs_check: Whether a norm that is not finite means that the sum is corrupt.
     """
 

@@ -21,7 +21,7 @@ _LARGE = 1 << 16
 
 
 class Outcome(NamedTuple):
-    """What a physical batch left behind besides its sum. Private."""
+    """Losses and norms of a physical batch that was added. Private."""
 
     losses: Tensor
     norms: Tensor
@@ -32,7 +32,7 @@ Program = Callable[..., tuple[Tensor, Tensor]]
 """``program(places, present, *leaves)`` adds each parameter's clipped sum to its place; it returns losses and norms."""
 
 Run = Callable[[], Outcome]
-"""Does on the recorded memory what the program did."""
+"""Runs the program on the recorded memory."""
 
 
 class Recorder(Protocol):
@@ -46,7 +46,7 @@ class Recorder(Protocol):
     def record(
         self, program: Program, places: Tensors, present: Tensor, leaves: Tensors, engine: ReplayableEngine
     ) -> Run:
-        """Return what runs the program on this memory; ``places`` are unchanged until then."""
+        """Return a function that runs the program on this memory; ``places`` are unchanged until then."""
         ...
 
 

@@ -29,7 +29,7 @@ class Slot:
     """A result of a call.
 
     Attributes:
-        stand_in: What a dry run hands out in its place: a tensor of the same shape, all of it one number in memory.
+        stand_in: The tensor that a dry run hands out in its place: of the same shape, all of it one number in memory.
         form: A tensor without memory that answers questions about strides.
     """
 
@@ -112,7 +112,7 @@ class Ambient(NamedTuple):
 
 
 class AmbientReader:
-    """Says what the modes of torch are at each call of one run."""
+    """Reads the modes of torch at each call of one run."""
 
     def __init__(self, device: torch.device) -> None:
         """Read those for calls on this device."""

@@ -19,6 +19,7 @@ from privet import checks
 from privet.errors import DataError, LossError, PrivetError, UnsupportedModel
 from privet.gradients.engines.support import check_model, took_no_part
 from privet.gradients.engines.trial import trials
+from privet.gradients.sharding.local import is_of_messages
 from privet.isolation.parts import leaves_of, tensors_of
 from privet.isolation.place import Cause, Fault
 from privet.isolation.prove import Finding, prove
@@ -133,7 +134,9 @@ def _proven(program: _Program, made_up: MadeUpBatches, state: ModelState) -> Fin
             return prove(lambda parts: _called(program.loss_function, parts), batch)
     except PrivetError:
         raise
-    except Exception:  # noqa: BLE001 (a user's program may raise any error on unusual inputs)
+    except Exception as error:
+        if is_of_messages(error):
+            raise
         return None
     finally:
         state.restore()
@@ -212,13 +215,12 @@ class Preflight:
         self._is_proven = finding is not None and finding.is_proven
         self._first_kind = () if finding is None else finding.calls
 
-    def begin_step(self) -> None:
-        """Make the experiments due again if those of a step that was given up had failed.
+    def forget_failures(self) -> None:
+        """Make the experiments due again, after those of a step that was given up have failed.
 
-        Its program released nothing, and may be another than that of this step.
+        Its program released nothing, and may be another than that of the next step.
         """
-        if self.failures:
-            self.failures, self.next_step = (), 0
+        self.failures, self.next_step = (), 0
 
     def check_held(self) -> None:
         """Refuse the program if every experiment failed, although the program has run on real examples.
@@ -290,7 +292,9 @@ def _failure_of(experiment: Callable[[], object]) -> Exception | None:
         experiment()
     except (PrivetError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 (a user's program may raise any error on unusual inputs)
+    except Exception as error:
+        if is_of_messages(error):  # the ranks of a sharded model no longer run the same program
+            raise
         return error
     return None
 
@@ -374,7 +378,7 @@ class _Experiment:
         self.state.check_unchanged()
 
     def _is_sound(self, losses: Tensor, chosen: Tensor) -> bool:
-        """Whether the gradient of some examples is finite: zero times what is not would spoil that of the others."""
+        """Whether the gradient of some examples is finite: zero times infinity would spoil that of the others."""
         found = self.program.gradient(losses, chosen)
         is_finite = all(part is None or bool(part.isfinite().all()) for part in found)
         return self.program.trained.everywhere(is_finite)

@@ -9,17 +9,17 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from privet.training.batching import Draws
+
 
 @contextmanager
 def repeatable(device: torch.device, seed: int) -> Iterator[None]:
     """Seed every global generator for the block, and restore their states after it."""
-    outer, global_numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(outer)
-            np.random.set_state(global_numpy)
+    before = Draws.now(device)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        before.restore()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Reporter(Observer):
-    """Tells one receiver what is public about each step.
+    """Tells one receiver the public facts of each step.
 
     Guarantee:
         A receiver gets the step's number, the learning rate, the masked share and epsilon: values that are known before

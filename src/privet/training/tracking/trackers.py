@@ -31,7 +31,7 @@ class Place(Protocol):
         ...
 
     def close(self) -> None:
-        """Write what is left, and end."""
+        """Write the rest, and end."""
         ...
 
 
@@ -41,7 +41,7 @@ class Tracker:
     The duration of a step reveals its private number of examples, so events bear times that count steps.
 
     Guarantee:
-        Unless the run may show unprotected values, what is written about a step is its number, learning rate and masked
+        Unless the run may show unprotected values, the record of a step is its number, learning rate and masked
         share, epsilon where it was computed, and a time that follows from the step's number. Losses and measurements
         are written only where the run may show them, under names that begin with ``unprotected/``.
     """

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Numbers of one page: what is looked at in one go. A device is kept busy by more of them; a processor's cache is not.
+# Numbers of one page, which is read in one go. A device is kept busy by more of them; a processor's cache is not.
 _PAGE, _PAGE_ON_DEVICE = 1 << 18, 1 << 22
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
@@ -26,7 +26,7 @@ class _Segment:
     name: str
     words: Callable[[], Tensor]
     length: int
-    plain: Tensor | None = None  # what ``words`` returns, where it is the tensor's own memory
+    plain: Tensor | None = None  # the result of ``words``, where it is the tensor's own memory
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,7 +48,7 @@ class _Page:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fingerprint:
-    """What was found on some pages; it lies on the devices of the tensors."""
+    """Sums of some pages; they lie on the devices of the tensors."""
 
     pages: Sequence[int]
     sums: Mapping[torch.device, Tensor]

@@ -1,4 +1,4 @@
-"""What runs during an update is followed: only gradients with noise, and what was there before, may move the weights.
+"""Follows the code of an update: only gradients with noise, and tensors of before, may move the weights.
 
 torch's optimizers are trusted. Anything else (an optimizer of another make, hooks on ``step``, a ``step`` that was
 replaced) may do as it likes with the noisy gradients, the weights and its own state, which is post-processing; but it

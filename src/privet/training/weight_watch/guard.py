@@ -65,7 +65,7 @@ class LoopGuard(Observer):
             model: Guarded.
             optimizer: Guarded, and kept from stepping outside ``opened``.
             found: Called once, before the first error of a change is raised.
-            gathered: What the model holds in place of whole parameters, by their identity, if it is sharded.
+            gathered: The shards that the model holds in place of whole parameters, by the identity of the latter.
         """
         self._optimizer, self._found = optimizer, found
         self._sharded = model if gathered else None
@@ -123,7 +123,8 @@ class LoopGuard(Observer):
         Raises:
             WeightsChanged: of the update itself, if it used anything but the gradients it was given.
         """
-        self._settle()
+        if self._sharded is not None:
+            settle(self._sharded)
         try:
             yield
             self.resume(self._num_updates + 1)
@@ -175,7 +176,7 @@ class LoopGuard(Observer):
 
         Args:
             waits: Whether devices that have not reported yet are waited for.
-            reads_bits: Whether the bits are compared; otherwise only what was replaced, moved or counted as changed.
+            reads_bits: Whether the bits are compared; otherwise only replacements, moves and counted changes are found.
 
         Raises:
             WeightsChanged: naming the tensors and the likely cause. No guarantee is given after it.
@@ -271,7 +272,7 @@ class LoopGuard(Observer):
 
 
 def strangers_in(optimizer: Optimizer, *, own_hook: int) -> Sequence[str]:
-    """Name what runs in the optimizer's ``step`` besides torch's own code and this library's."""
+    """Name the code in the optimizer's ``step`` that is neither torch's nor this library's."""
     kind = type(optimizer)
     found = [] if f"{kind.__module__}.".startswith(_TRUSTED) else [f"the optimizer {kind.__name__}"]
     step = vars(optimizer).get("step")

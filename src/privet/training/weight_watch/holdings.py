@@ -22,14 +22,14 @@ Place: TypeAlias = tuple[Any, ...]
 """Identity, counter of changes, address and layout of one tensor."""
 
 _VERSION, _ADDRESS = attrgetter("_version"), Tensor.data_ptr
-# What is told of a tensor besides its identity and counter, and of one whose numbers lie at regular distances.
+# Facts about a tensor besides its identity and counter, and about one whose numbers lie at regular distances.
 _FACTS = (_ADDRESS, attrgetter("dtype"), attrgetter("device"), Tensor.is_neg, Tensor.is_conj)
 _STRIDED = (attrgetter("shape"), Tensor.stride)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a model and its optimizer held at one time, fact by fact for all tensors, so that two are compared quickly.
+    """The tensors of a model and its optimizer at one time, fact by fact, so that two times are compared quickly.
 
     Attributes:
         names: Of the tensors.
@@ -63,11 +63,12 @@ class Holdings:
         Args:
             model: Its parameters may be sharded; the parts of this rank are held then.
             optimizer: Likewise its state.
-            gathered: What a sharded model holds in place of a whole parameter, by the identity of the latter: modules
+            gathered: The shard that a model holds in place of a whole parameter, by the identity of the latter: modules
                 hold the whole ones while they are gathered, which is no change.
         """
         self._model, self._optimizer, self._gathered = model, optimizer, gathered
         self._owners: dict[int, str] = {}
+        self._items_of = self._whole_items_of if gathered else chain.from_iterable
         self._walk()
 
     def _walk(self) -> None:
@@ -85,13 +86,13 @@ class Holdings:
         self._names, self._all = tuple(self.everything), tuple(self.everything.values())
         self._own, self._containers = own, [*own, *containers]
         # the items are kept, so that no other object can take the identity of one of them
-        self._items = list(self._found_in(self._containers))
+        self._items = list(self._items_of(self._containers))
         self._ids = list(map(id, self._items))
         self._counted = list(self.tensors.values())
 
     def held(self) -> Held:
-        """Return what is held now, the optimizer's state included."""
-        if list(map(id, self._found_in(self._containers))) != self._ids:
+        """Return the tensors that are held now, the optimizer's state included."""
+        if list(map(id, self._items_of(self._containers))) != self._ids:
             self._walk()
         with torch._C.DisableTorchFunction():
             identities = list(map(id, self._all))
@@ -111,12 +112,11 @@ class Holdings:
             except (RuntimeError, NotImplementedError):
                 numbers, wheres = _one_by_one(self._counted)
                 found = numbers, wheres[0]
-        return list(map(id, self._found_in(self._own))), *found
+        return list(map(id, self._items_of(self._own))), *found
 
-    def _found_in(self, containers: Iterable[Iterable[Any]]) -> Iterable[Any]:
+    def _whole_items_of(self, containers: Iterable[Iterable[Any]]) -> Iterable[Any]:
         """Return the objects in some containers; shards stand in the places of parameters that are gathered."""
-        found = chain.from_iterable(containers)
-        return found if not self._gathered else (self._gathered.get(id(item), item) for item in found)
+        return (self._gathered.get(id(item), item) for item in chain.from_iterable(containers))
 
 
 def _local(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
