@@ -190,9 +190,9 @@ DISTRIBUTED: tuple[Mutant, ...] = (
         "unequal-physical-batches",
         "ranks of a sharded model go through it unequally often, and some wait for ever",
         _ROOM + "sharding.py",
-        'facts = {"physical_batch_size": performance.physical_batch_size} if gathers else {}',
-        "facts = {}",
+        '        facts["the physical_batch_size"] = performance.physical_batch_size\n',
+        "        pass\n",
         "tests/training/distributed/test_sharded.py::test_what_cannot_be_sharded_is_refused_in_words"
-        "[unequal physical batches-RanksDisagree: .* differ in physical_batch_size: rank 0 has 3 and rank 1 has 4]",
+        "[unequal physical batches-RanksDisagree: .* in the physical_batch_size: rank 0 has 3]",
     ),
 )

@@ -230,7 +230,8 @@ class LogicalBatch:
                 self._is_probe, self._num_present = is_probe, num_present
                 if loss_function is not None and not is_probe:
                     step, limit = self._steps_taken, how.physical_batch_size
-                    if step >= how.preflight.next_step or how.watch.evidence is not how.preflight.seen:
+                    is_due = step >= how.preflight.next_step or how.watch.evidence is not how.preflight.seen
+                    if self._on_any_rank(is_due):
                         how.preflight.before(batch, loss_function, step=step, size=size, limit=limit)
                     may_replay = how.launcher.replays and not self._is_cut
                     if may_replay and self._was_replayed(batch, size, loss_function):
@@ -275,9 +276,9 @@ class LogicalBatch:
             how.loader.begin(self._indices, limit)
         for part in split(self._indices, limit):
             batch = how.loader.fetch(part)
-            is_first = len(part) == 1 and watch.has_met_none
+            is_first = len(part) == 1 and self._on_any_rank(watch.has_met_none)
             pieces: Iterable[tuple[Any, int]] = [(batch, len(part))]
-            is_cut = how.cuts and watch.step <= watch.cuts_until and len(part) >= SMALLEST_CUT
+            is_cut = how.cuts and len(part) >= SMALLEST_CUT and self._on_any_rank(watch.step <= watch.cuts_until)
             self._is_cut = is_cut and has_rows(batch, len(part))
             if self._is_cut:
                 pieces = cut_in_two(batch, len(part))
@@ -289,16 +290,29 @@ class LogicalBatch:
                 num_left = max(0, num_left - size)
                 if watch.latest is not None and not watch.latest.is_compared and has_rows(rows, size):
                     waiting[watch.latest] = (rows, size, draws)
-            for family, (rows, size, draws) in waiting.items():
-                for repeated, wanted in resized(rows, size, limit=limit):
-                    if not family.is_compared:
-                        with watch.probing(family), draws.again(), without_search():
-                            yield repeated, wanted, wanted, True
+            probes = (
+                (family, again, wanted, draws)
+                for family, (rows, size, draws) in waiting.items()
+                for again, wanted in resized(rows, size, limit=limit)
+                if not family.is_compared
+            )
+            while self._on_any_rank((probe := next(probes, None)) is not None):
+                if probe is None:  # another rank of a sharded model repeats a batch, and needs company
+                    with watch.repeating(), draws.again(), without_search():
+                        yield rows, size, size, True
+                    continue
+                family, again, wanted, drawn = probe
+                with watch.probing(family), drawn.again(), without_search():
+                    yield again, wanted, wanted, True
             # the program for one example says nothing of those for several
             if is_first and has_rows(batch, 1):
                 for repeated, wanted in resized(batch, 1, limit=limit):
                     with watch.repeating(), draws.again(), without_search():
                         yield repeated, wanted, wanted, True
+
+    def _on_any_rank(self, holds: bool) -> bool:
+        """Whether something holds here or, as a sharded model gathers on all ranks at once, on any other of them."""
+        return holds if self.clipped.scatter is None else self.clipped.scatter.is_any(holds)
 
     def add_clipped(self, losses: Tensor) -> None:
         """Clip the gradient of each example of the physical batch, and add it to the sum.

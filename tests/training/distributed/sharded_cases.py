@@ -58,6 +58,17 @@ def words() -> TensorDataset:
     return TensorDataset(torch.randint(11, (NUM_EXAMPLES, 5), generator=generator))
 
 
+def sentences() -> list[Tensor]:
+    """Return rows of unequal lengths; they are padded to the longest of a physical batch."""
+    generator = torch.Generator().manual_seed(3)
+    lengths = torch.randint(2, 12, (NUM_EXAMPLES,), generator=generator).tolist()
+    return [torch.randint(1, 11, (length,), generator=generator) for length in lengths]
+
+
+def padded(rows: list[Tensor]) -> tuple[Tensor]:
+    return (nn.utils.rnn.pad_sequence(rows, batch_first=True),)
+
+
 class Blocks(nn.Module):
     """Equal blocks and a head, with a scale outside of them."""
 
@@ -103,6 +114,23 @@ class Tied(nn.Module):
         hidden = self.table(tokens) + self.places
         for block in self.blocks:
             hidden = torch.lerp(hidden, block(hidden), self.mix)
+        found: Tensor = self.head(hidden)
+        return found
+
+
+class Words(nn.Module):
+    """A language model that sees one word at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, WIDTH, padding_idx=0)
+        self.blocks = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.head = nn.Linear(WIDTH, 11)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.table(tokens)
+        for block in self.blocks:
+            hidden = hidden + block(hidden).tanh()
         found: Tensor = self.head(hidden)
         return found
 
@@ -162,6 +190,14 @@ def word_losses(model: nn.Module) -> Callable[..., Tensor]:
     return losses
 
 
+def sentence_losses(model: nn.Module) -> Callable[..., Tensor]:
+    def losses(tokens: Tensor) -> Tensor:
+        scores = model(tokens)[:, :-1].transpose(1, 2)
+        return functional.cross_entropy(scores, tokens[:, 1:], reduction="none", ignore_index=0).sum(1) / 5
+
+    return losses
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A run that a sharded model and the whole one must end alike."""
@@ -169,7 +205,8 @@ class Case:
     model: Callable[[], nn.Module] = Blocks
     shard: Callable[[Any, Any], None] = by_block
     optimizer: Callable[[nn.Module], Optimizer] = momentum
-    data: Callable[[], TensorDataset] = numbers
+    data: Callable[[], Any] = numbers
+    collate: Callable[[list[Any]], Any] | None = None
     losses: Callable[[nn.Module], Callable[..., Tensor]] = class_losses
     plan: Plan = a_plan()  # noqa: RUF009 -- a frozen value
     physical: int = 4
@@ -187,6 +224,9 @@ CASES = {
     ),
     "tied": Case(model=Tied, data=words, losses=word_losses, optimizer=adam, tolerance=2e-6),
     "recomputed": Case(model=Recomputing),
+    "unequal lengths": Case(
+        model=Words, data=sentences, collate=padded, losses=sentence_losses, plan=a_plan(rate=0.5, steps=8)
+    ),
     "adapted": Case(model=adapted, manual=True),
     "rare": Case(plan=a_plan(rate=0.03, steps=12), physical=1, evaluates=True),
     "per parameter": Case(plan=a_plan(grouping=PerParameter())),
@@ -242,6 +282,7 @@ def started(case: Case, model: nn.Module, **options: Any) -> Session:
         case.optimizer(model),
         case.data(),
         case.plan,
+        collate=case.collate,
         averaging=ExponentialAverage(decay=0.5) if case.averaging else None,
         **options,
     )

@@ -178,6 +178,12 @@ def refusals(mesh: Any) -> dict[str, str]:
     found["engine"] = _refused(PLAIN, mesh, performance=Performance(engine=Functional()))
     sizes = Performance(physical_batch_size=3 + mesh.get_local_rank())
     found["unequal physical batches"] = _refused(PLAIN, mesh, performance=sizes)
+
+    def by_rank(model: Any, mesh: Any) -> None:
+        if not mesh.get_local_rank():
+            by_block(model, mesh)
+
+    found["one whole model"] = _refused(Case(shard=by_rank), mesh)
     found["launch"] = _refused(PLAIN, mesh, performance=Performance(launch=Compiled()))
     return found
 

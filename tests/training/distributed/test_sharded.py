@@ -61,7 +61,8 @@ def test_broken_code_is_noticed(name: str, found: dict[str, Any]) -> None:
         ("noise", "PlanError: L2Laplace draws its noise for the whole sum"),
         ("no rule", "UnsupportedModel: The model is sharded, and no rule"),
         ("engine", "PlanError: RunningFunctional forms the gradient of the whole model"),
-        ("unequal physical batches", "RanksDisagree: .* differ in physical_batch_size: rank 0 has 3 and rank 1 has 4"),
+        ("unequal physical batches", "RanksDisagree: .* in the physical_batch_size: rank 0 has 3"),
+        ("one whole model", 'RanksDisagree: .* in the model, sharded or whole: rank 0 has "sharded"'),
         ("launch", "PlanError: Compiled records physical batches"),
     ],
 )

@@ -20,6 +20,7 @@ from privet.mechanism.clipping import Threshold
 from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.events import compose
 from privet.mechanism.noise import Gaussian
+from privet.mechanism.persons import SampledPersons
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
@@ -198,4 +199,11 @@ def test_a_bound_on_the_last_iterate_is_not_added_to_a_release() -> None:
     )
     for ask in (lambda: normalisation().guarantee(hidden), lambda: normalisation().calibrated(hidden, epsilon=1.0)):
         with pytest.raises(PlanError, match="EVERY_ITERATE"):
+            ask()
+
+
+def test_a_plan_for_persons_with_several_records_is_refused() -> None:
+    persons = replace(plan(), sampling=SampledPersons(sampling=plan().sampling, max_records=3), unit=Unit.PERSON)
+    for ask in (lambda: normalisation().guarantee(persons), lambda: normalisation().calibrated(persons, epsilon=1.0)):
+        with pytest.raises(PlanError, match="several records"):
             ask()

@@ -26,7 +26,7 @@ from privet.gradients.engines.engine import NewProgram, NotTried, Present
 from privet.gradients.engines.holding import check_losses, check_may_begin, check_norms
 from privet.gradients.engines.one_by_one import check_functions, take_one_by_one
 from privet.gradients.engines.prepared import Collector, Prepared
-from privet.gradients.engines.scattered_trial import check_scattered, not_scattered
+from privet.gradients.engines.scattered_trial import accompany, check_scattered, not_scattered
 from privet.gradients.engines.trial import Trial, check_sums, new_trial, run_trial, single_example_axes, tolerance_of
 from privet.gradients.norms.budgets import Balanced, Budget
 from privet.gradients.norms.kernel_warmup import KernelWarmup, launches_of
@@ -203,26 +203,31 @@ class RunningBookKeeping:
         if recording.follower.is_lost:
             raise NotTried("A program must be proven before it can be replayed.")
         prepared = None if proof.known is None else proof.known.prepared
-        if prepared is None or not prepared.fits(recording, self.planner):
-            return self._add_examined(losses, recording, proof, rule, into, present)
+        fits = prepared is not None and prepared.fits(recording, self.planner)
+        # a trial gathers the parameters of a sharded model on all ranks, and batches of one length are new on one alone
+        accompanies = into.scatter is not None and into.scatter.is_any(not fits and proof.trace is not None)
+        if prepared is None or not fits:
+            return self._add_examined(losses, recording, proof, rule, into, present, accompanies=accompanies)
         self.watch.check_numbers(proof)
         clipper = Clipper(
             into, recording.batch_size, self.planner, present=present, known=prepared.measured, places=self._places,
             defers=self._may_defer, num_present=self._num_present,
         )  # fmt: skip
         if prepared.is_by_rules:
-            self._collect(losses, recording, prepared, clipper)
+            self._collect(losses, recording, prepared, clipper, keep_graph=accompanies)
         else:
             take_one_by_one(losses, self.parameters, clipper, asks=present is None)
         with torch.no_grad():
             norms = clipper.finish(rule)
+        if accompanies and into.scatter is not None:
+            accompany(losses, self.parameters, into.scatter)
         if clipper.is_finite is not None:
             self._unread.append(clipper.is_finite)
         return Present(norms, clipper.needs_check or not prepared.is_by_rules, is_known=True)
 
     def _add_examined(
         self, losses: Tensor, recording: Recording, proof: Proof, rule: ClippingRule, into: ClippedSum,
-        present: Tensor | None,
+        present: Tensor | None, *, accompanies: bool,
     ) -> Present:  # fmt: skip
         """Prepare the computation of this program's gradients, run it, and keep it for the program's next run."""
         assert recording.follower is not None, "every batch is followed"
@@ -292,7 +297,9 @@ class RunningBookKeeping:
                 runs_user_code = bool(recording.follower.has_hooks or recording.follower.nodes)
                 self._check_sums(trial, norms, clipper, into, present, is_linear=not runs_user_code)
                 self._remember(trial, recording, remembered)
-            elif following is not None and proof.known is not None:
+            elif accompanies and into.scatter is not None:
+                accompany(losses, self.parameters, into.scatter)
+            if trial is None and following is not None and proof.known is not None:
                 following.measured, following.revision = clipper.measured, self.planner.revision
                 following.is_by_rules = prepared.is_by_rules
                 proof.known.prepared = following

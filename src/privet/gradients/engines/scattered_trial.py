@@ -23,6 +23,7 @@ from privet.mechanism.sums import Scatter
 
 # Examples whose norms are compared: the longest and one of middle length.
 _NUM_COMPARED = 2
+_NUM_HALVES = 2
 
 
 def not_scattered(reason: str) -> UnsupportedModel:
@@ -58,10 +59,28 @@ def check_scattered(
     fault = _sums_differ(trial, weighted_part, weights, lengths, parameters, layout, tolerance)
     fault = _norms_differ(trial, norms, parameters, layout, tolerance) or fault
     if scatter.is_any(fault is not None):
-        raise fault or UnsupportedModel(
-            "Another rank found that the per-example gradients of its examples are not autograd's. Its message names "
-            "the parameters."
-        )
+        raise fault or _fault_elsewhere()
+
+
+def accompany(losses: Tensor, parameters: Sequence[nn.Parameter], scatter: Scatter) -> None:
+    """Take part in the backward passes of another rank's trial, with a program of this rank that needs none.
+
+    Raises:
+        UnsupportedModel: the other rank found a fault.
+    """
+    nothing = torch.zeros_like(losses)
+    for _ in range(_NUM_HALVES + _NUM_COMPARED):
+        with each_gradient(parameters, lambda position, gradient: None):
+            _send_back(losses, nothing, parameters)
+    if scatter.is_any(False):
+        raise _fault_elsewhere()
+
+
+def _fault_elsewhere() -> UnsupportedModel:
+    return UnsupportedModel(
+        "Another rank found that the per-example gradients of its examples are not autograd's. Its message names the "
+        "parameters."
+    )
 
 
 def _sums_differ(

@@ -69,6 +69,9 @@ class ScatteredSum:
         """
         self._sharded, self._group = sharded, sharded.mesh.get_group()
         self._world, rank = sharded.mesh.size(), sharded.mesh.get_local_rank()
+        # answers that are known on the host are compared there, where that can be: nobody waits for the device then
+        has_cpu = "cpu:" in dist.get_backend_config(self._group)
+        self._asks_on = torch.device("cpu") if has_cpu else sharded.device
         self.shapes = tuple(tuple(local_part(value).shape) for value in parameters)
         runs, places, rows, begin = [], [], list[slice](), 0
         for position, (value, shape) in enumerate(zip(parameters, layout.shapes, strict=True)):
@@ -124,7 +127,7 @@ class ScatteredSum:
             yield
 
     def is_any(self, flag: bool) -> bool:
-        found = torch.tensor([int(flag)], device=self._sharded.device)
+        found = torch.tensor([int(flag)], device=self._asks_on)
         dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
         return bool(found.item())
 

@@ -26,8 +26,10 @@ def ranks_for(model: object, ranks: Ranks | None, performance: Performance) -> R
     if ranks is None:
         return None
     gathers = isinstance(model, nn.Module) and is_sharded(model)
-    facts = {"physical_batch_size": performance.physical_batch_size} if gathers else {}
-    ranks.meet(Point.PREPARING, {"whether the model is sharded": gathers, **facts})
+    facts: dict[str, str | int] = {"the model, sharded or whole": "sharded" if gathers else "whole"}
+    if gathers:
+        facts["the physical_batch_size"] = performance.physical_batch_size
+    ranks.meet(Point.PREPARING, facts)
     return ranks.gathering() if gathers else ranks
 
 

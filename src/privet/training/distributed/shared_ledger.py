@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from privet.accounting.ledger import Ledger, VoidReason
+from privet.accounting.ledger.further_ledger import ForwardingLedger
 from privet.mechanism.events import DpEvent, encode_event
-from privet.mechanism.executed import ExecutedRound
 from privet.training.distributed.ranks import Point, Ranks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SharedLedger:
+class SharedLedger(ForwardingLedger):
     """The ledger of one rank: on rank 0 the run's, on the others a copy in memory that follows it.
 
     Guarantee:
@@ -20,7 +19,6 @@ class SharedLedger:
         What ran is compared with the charge on every rank.
     """
 
-    ledger: Ledger
     ranks: Ranks
 
     def reserve(self, event: DpEvent, count: int = 1) -> None:
@@ -32,15 +30,3 @@ class SharedLedger:
         self.ranks.meet(Point.CHARGING, facts)
         if not self.ranks.is_first:
             self.ledger.reserve(event, count)
-
-    def void(self, reason: VoidReason) -> None:
-        """Record that a round was begun and given up."""
-        self.ledger.void(reason)
-
-    def check(self, done: ExecutedRound) -> None:
-        """Use up one reserved round, and refuse its release unless what was done is what was reserved."""
-        self.ledger.check(done)
-
-    def check_within(self, done: ExecutedRound) -> None:
-        """Refuse a further release of a round that is charged already unless it is what was charged."""
-        self.ledger.check_within(done)

@@ -186,6 +186,7 @@ class Preflight:
         # a model that skips layers at random has a new kind at every step: then ever fewer kinds are tried
         kinds = self._watch.num_kinds_besides(self._first_kind)
         is_new = kinds > self._num_kinds and (kinds <= _FEW_KINDS or kinds & (kinds - 1) == 0)
+        is_new = not self._trained.everywhere(not is_new)
         if not (is_new or is_turn) or self._watch.has_waived(Check.EXPERIMENTS):
             return
         try:
@@ -290,10 +291,8 @@ def _limits_of(program: _Program, made_up: MadeUpBatches, state: ModelState) -> 
 def _failure_of(experiment: Callable[[], object]) -> Exception | None:
     try:
         experiment()
-    except (PrivetError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        if is_of_messages(error):  # the ranks of a sharded model no longer run the same program
+    except Exception as error:  # a user's program may raise any error on unusual inputs
+        if isinstance(error, PrivetError | torch.OutOfMemoryError) or is_of_messages(error):
             raise
         return error
     return None
@@ -411,7 +410,7 @@ class _Experiment:
         """Exchange all examples other than ``mine``; return the losses, and refuse a change of those of ``mine``."""
         mixed, where = joined(first, strangers, mine), mine.to(losses.device)
         found = self.program.losses(mixed)
-        if not agree(losses[where], found.detach()[where]):
+        if not self.program.trained.everywhere(agree(losses[where], found.detach()[where])):
             suspect = find_suspect(self.program.trained.model, self.program.losses, first, mixed, mine)
             raise UnsupportedModel(
                 f"{suspect} mixes the examples of a batch: an exchange of some examples changed the losses of the "

@@ -187,3 +187,8 @@ def _check_addable(plan: Plan) -> None:
             "The bound on the last iterate holds for fixed features, not for features that depend on a release from "
             "the same data. Set release=Release.EVERY_ITERATE."
         )
+    if plan.sampling.contribution is not None:
+        raise PlanError(
+            "The normalisation is charged for one row of features per unit of privacy, and a person of this plan has "
+            "several records. Normalise by public constants, or train a plan without persons' records."
+        )
