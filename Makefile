@@ -3,7 +3,7 @@
 #   make demo                  train a private classifier on the images that come with the package, and write its report
 #   make check                 lint, types, import contracts and the fast tests: under three minutes, before every commit
 #   make test                  all of that, all tests and doctests, the pages, a federation of real processes, and trainers of
-#                              other libraries
+#                              other libraries, and tables in their formats
 #   make test PYTHON=python3.12     the same with another interpreter (run `make clean` first)
 #   make test-browser          open reports in a headless Chromium, if one is installed; says what is missing
 #   make docs                  build the pages of docs/ into build/docs; warnings are errors
@@ -66,11 +66,11 @@ $(FLOWER_VENV)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints-flower.txt
 		--editable '.[report,flower]' hypothesis pytest
 	@touch $@
 
-# Trainers of other libraries: many packages that no other test may lean on, so they live in an environment apart.
+# Trainers of other libraries and readers of tables: many packages that no other test may lean on, so they live in an environment apart.
 $(INTEGRATIONS_VENV)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints-integrations.txt
 	$(INTERPRETER) -m venv $(INTEGRATIONS_VENV)
 	$(INTEGRATIONS_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints-integrations.txt \
-		--editable '.[report,transformers,peft,trl,lightning,sklearn,trackers,notebook]' hypothesis pytest
+		--editable '.[report,transformers,peft,trl,lightning,sklearn,trackers,notebook,tables,sql]' hypothesis pytest
 	@touch $@
 
 check: lint types contracts quick
@@ -110,6 +110,7 @@ federated: $(FLOWER_VENV)/.stamp
 
 integrations: $(INTEGRATIONS_VENV)/.stamp
 	OMP_NUM_THREADS=1 $(INTEGRATIONS_VENV)/bin/python -m pytest -m "not slow" tests/integrations tests/training/tracking \
+		tests/datasets/test_typed_tables.py tests/datasets/test_sql_tables.py tests/cli/test_sql_table.py \
 		"tests/test_docs.py::test_the_code_of_a_page_runs_in_order[transformers]"
 
 test-slow: $(VENV)/.stamp-dev

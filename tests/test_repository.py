@@ -194,7 +194,9 @@ def test_the_constraints_of_integrations_add_versions_and_change_none() -> None:
     extras = project()["optional-dependencies"]
     assert isinstance(extras, dict)
     asked = [
-        text for name in ("transformers", "peft", "trl", "lightning", "sklearn", "trackers") for text in extras[name]
+        text
+        for name in ("transformers", "peft", "trl", "lightning", "sklearn", "trackers", "tables", "sql")
+        for text in extras[name]
     ]
     names = {re.split(r"[<>=!~ ]", text)[0] for text in asked if not text.startswith("privet[")}
     assert names - added.keys() == set()

@@ -74,7 +74,7 @@ REFUSED = {
     "no target": ((), "--target"),
     "no epsilon": (("--target", "income", "--schema", "schema.toml"), "--epsilon"),
     "no size": (("--target", "income", "--epsilon", "3", "--public-sample", "test.csv"), "--size"),
-    "own sample": (("--target", "income", "--epsilon", "3", "--public-sample", "my.csv"), "the file to protect"),
+    "own sample": (("--target", "income", "--epsilon", "3", "--public-sample", "my.csv"), "the records to protect"),
     "two declarations": (
         ("--target", "income", "--schema", "schema.toml", "--public-sample", "test.csv"),
         "Give one of them",
@@ -96,7 +96,7 @@ def test_what_is_missing_is_asked_for_before_anything_is_read(ask: Ask, own: Pat
 def test_epsilon_changes_a_recipe_and_what_is_about_own_data_does_not_go_with_one(ask: Ask, tiny_recipe: Path) -> None:
     told = ask("train", tiny_recipe, "-o", tiny_recipe.parent / "never", "--target", "y")
     assert told.code == 2
-    assert "--target is for a CSV file" in told.err
+    assert "--target is for a table" in told.err
     exceeded = ask("train", tiny_recipe, "-o", tiny_recipe.parent / "never", "--epsilon", "2", "--max-epsilon", "1")
     assert exceeded.code == 3
     assert "spends epsilon 2" in exceeded.err

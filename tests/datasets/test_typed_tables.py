@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from privet.datasets.tables import CategoryColumn, CsvSchema, NumberColumn, read_csv, read_header, read_words
+from privet.datasets.tables import CategoryColumn, CsvSchema, NumberColumn, read_csv, read_header, words_of
+from privet.datasets.typed_tables import table_text
 from privet.errors import DataError
 
 ROWS: list[tuple[object, ...]] = [
@@ -65,7 +66,7 @@ def test_a_table_is_read_as_the_same_records_in_every_format(tmp_path: Path, end
     expected, found = read_csv(as_csv(tmp_path), SCHEMA), read_csv(path, SCHEMA)
     for name, values in expected.items():
         assert found[name].tolist() == values.tolist()
-    assert read_words(path, SCHEMA, "seen") == ["2020-05-01", "", "2021-01-31"]
+    assert words_of(table_text(path, delimiter=","), SCHEMA, "seen") == ["2020-05-01", "", "2021-01-31"]
     assert read_header(path, targets=["town"]) == ["age", "level", "town", "seen"]
 
 

@@ -15,6 +15,9 @@ _SEALED = "tests/training/test_data_seal.py"
 _CSV = "datasets/csv_records.py"
 _RECORDS = "tests/datasets/test_csv_records.py"
 
+_SQL = "datasets/sql_tables.py"
+_BASES = "tests/datasets/test_sql_tables.py"
+
 _STANDARDISED = "models/standardised.py"
 _STATISTICS = "tests/models/test_standardised.py"
 
@@ -210,5 +213,21 @@ RECORDS: tuple[Mutant, ...] = (
         "for start in range(0, len(flat), _CHUNK):",
         "for start in range(0, min(len(flat), _CHUNK), _CHUNK):",
         _SEALED + "::test_every_number_of_a_long_tensor_is_sealed",
+    ),
+    one(
+        "order-of-the-database",
+        "records of a query come in the order of the database, which may depend on all of them",
+        _SQL,
+        "        order = sorted(range(len(rows)), key=places.__getitem__)",
+        "        order = list(range(len(rows)))",
+        _BASES + "::test_the_place_of_a_record_follows_from_its_key_alone",
+    ),
+    one(
+        "password-of-a-database",
+        "the password in the URL of a database is stored with the recipe",
+        _SQL,
+        "        if _PASSWORD.search(self.url):",
+        "        if False:",
+        _BASES + "::test_a_url_with_a_password_is_refused_and_not_shown",
     ),
 )

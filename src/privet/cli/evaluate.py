@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet.cli import console
+from privet.cli.table_address import DATA, address, sql_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -42,10 +43,11 @@ if TYPE_CHECKING:
 @click.option("--robustness", is_flag=True, help="Also measure accuracy under adversarial changes of the inputs.")
 @click.option(
     "--data",
-    type=click.Path(exists=True),
-    help="A CSV file or image folder of your own to measure on, instead of the run's test split. Its results are not "
+    type=DATA,
+    help="A table or image folder of your own to measure on, instead of the run's test split. Its results are not "
     "stored in RUN.",
 )
+@sql_options
 @click.option(
     "--evaluate-epsilon",
     type=float,
@@ -56,7 +58,9 @@ if TYPE_CHECKING:
 )
 @click.option("--max-epsilon", type=float, help="With --evaluate-epsilon: refuse a larger total (exit code 3).")
 @console.json_option
-def evaluate(**options: Any) -> None:
+def evaluate(
+    data: str | None, sql_table: str | None, sql_query: str | None, sql_key: str | None, **options: Any
+) -> None:
     """Measure the model of RUN on the test split of its data.
 
     A run that is not finished is measured at its newest checkpoint, with a
@@ -71,7 +75,11 @@ def evaluate(**options: Any) -> None:
     groups and calibration with intervals, covered by the guarantee of RUN, which
     grows by the evaluation. They are stored in RUN for its report.
     """
-    _Evaluation(**options).run()
+    if data is not None:
+        data = address(data, table=sql_table, query=sql_query, key=sql_key)
+    elif (sql_table, sql_query, sql_key) != (None, None, None):
+        raise click.UsageError("--table, --query and --key complete the URL of a database. Give it: --data URL.")
+    _Evaluation(data=data, **options).run()
 
 
 @dataclass(frozen=True, kw_only=True)

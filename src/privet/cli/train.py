@@ -16,7 +16,8 @@ import click
 
 from privet.cli import console
 from privet.cli.processes import is_further_rank, run_in_processes, unheard, without_option
-from privet.cli.train_own_data import OwnData, is_own_data, own_data_options
+from privet.cli.table_address import address
+from privet.cli.train_own_data import OwnData, is_own_data, own_data_options, table_name
 
 if TYPE_CHECKING:
     from privet.accounting.guarantee import Guarantee
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     "privet train my.csv --target y --epsilon 3 --schema schema.toml",
     "privet train demo --without-privacy -o runs/demo-open",
     "privet train images --epsilon 3 --size 20000 --test images_test",
+    "privet train env:CLINIC --table stays --target y --epsilon 3 --schema schema.toml",
 )
 @console.recipe_argument
 @click.option("-o", "--output", metavar="RUN", type=click.Path(), help="The run's folder; for own data, runs/NAME.")
@@ -71,7 +73,9 @@ def train(
     """Run RECIPE in the folder RUN, or resume the run in that folder.
 
     RECIPE is the name of a packaged recipe, a TOML file, or your own data: a
-    CSV file with a header, or a folder with one sub-folder of images per class.
+    CSV file with a header, the URL of a database with --table or --query, or a
+    folder with one sub-folder of images per class. A URL with a password is named
+    by an environment variable: env:NAME.
 
     The guarantee is printed before any data is read, and again, from the
     ledger, at the end. Ctrl-C stops after the current step (exit code 130); the
@@ -220,7 +224,10 @@ def _evaluate(loaded: Recipe, folder: str, max_epsilon: float | None, *, num_pro
 
 def _train_on_texts(path: str, own: OwnData, output: str | None, *, quiet: bool) -> int:
     from privet.cli.finetune import train_on_texts
+    from privet.datasets.sql_tables import is_address
 
+    if is_address(path):
+        raise click.UsageError("--text reads a file, and this is a database. Write its records into a CSV file.")
     if own.target is not None and len(own.target) > 1:
         raise click.UsageError("A model of texts has one target. Give --target once.")
     return train_on_texts(
@@ -278,7 +285,8 @@ def _weakness(loaded: Recipe) -> str | None:
 def _default_folder(name_or_path: str) -> str:
     if not is_own_data(name_or_path):
         raise click.UsageError("Missing option '-o' / '--output': the folder of the run, such as -o runs/first.")
-    return f"runs/{Path(name_or_path).resolve().name.split('.')[0]}"
+    own = OwnData.given(click.get_current_context())
+    return f"runs/{table_name(address(name_or_path, table=own.table, query=own.query, key=own.key))}"
 
 
 def _progress(folder: str, *, quiet: bool, tensorboard: bool) -> Progress:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet.cli import console
+from privet.cli.table_address import DATA, KEY_HELP, QUERY_HELP, TABLE_HELP, address
 
 if TYPE_CHECKING:
     from privet.runs.recipes.own_data_defaults import Persons, Promise
@@ -50,6 +51,9 @@ class OwnData:
     text: str | None
     model: str | None
     length: int | None
+    table: str | None
+    query: str | None
+    key: str | None
 
     @classmethod
     def given(cls, ctx: click.Context) -> OwnData:
@@ -63,7 +67,7 @@ class OwnData:
         """Return the recipe for a table or a folder of images; remarks on stderr name the chosen defaults.
 
         Args:
-            path: The table, or the folder of images.
+            path: The table, the URL of a database, or the folder of images.
             overrides: ``a.b=value``, as for a recipe in a file.
             reads_records: False where the recipe is used with other records, and the file need not exist.
 
@@ -72,7 +76,8 @@ class OwnData:
         """
         from privet.runs.recipes.recipe_files import recipe_from_values
 
-        values = self._images(Path(path)) if Path(path).is_dir() else self._table(Path(path))
+        path = address(path, table=self.table, query=self.query, key=self.key)
+        values = self._images(Path(path)) if Path(path).is_dir() else self._table(path)
         recipe = recipe_from_values(values, overrides, folder=Path())
         if reads_records:
             self._ask_for_persons(path, recipe)
@@ -100,7 +105,7 @@ class OwnData:
         for field in fields(self):
             if field.name not in _CHANGES_A_RECIPE and getattr(self, field.name) is not None:
                 raise click.UsageError(
-                    f"--{field.name.replace('_', '-')} is for a CSV file or a folder of images, and this is a recipe. "
+                    f"--{field.name.replace('_', '-')} is for a table or a folder of images, and this is a recipe. "
                     "Set it in the recipe, or with --set."
                 )
         return [f"privacy.{name}={getattr(self, name)!r}" for name in _CHANGES_A_RECIPE if getattr(self, name)]
@@ -143,7 +148,7 @@ class OwnData:
             draws_records=self.sample == "records",
         )
 
-    def _table(self, path: Path) -> dict[str, Any]:
+    def _table(self, path: str) -> dict[str, Any]:
         from privet.datasets.typed_tables import is_typed
         from privet.errors import RecipeError
         from privet.runs.recipes.own_data_defaults import table_recipe
@@ -153,8 +158,8 @@ class OwnData:
         if self.target is None:
             raise RecipeError("Which column should the model predict? Add --target NAME.")
         if self.decimal is not None and is_typed(path):
-            raise click.UsageError("--decimal is for text, and this file holds numbers as such. Remove it.")
-        delimiter = self.delimiter or ("\t" if ".tsv" in path.name.lower() else ",")
+            raise click.UsageError("--decimal is for text, and this table holds numbers as such. Remove it.")
+        delimiter = self.delimiter or ("\t" if ".tsv" in Path(path).name.lower() else ",")
         schema = self._schema(path, self.target, delimiter)
         learned = next((one.name for one in (*schema.targets, *schema.columns) if one.name == self.person), None)
         if learned is not None:
@@ -163,13 +168,12 @@ class OwnData:
                 "or to predict. Remove it from the schema, or name another column."
             )
         promise = self._promise(self.size if self.size is not None else schema.train_size)
-        test = None if self.test is None else Path(self.test)
         return table_recipe(
             promise,
             schema,
-            name=_name(path),
+            name=f"own_{table_name(path)}",
             train=path,
-            test=test,
+            test=self.test,
             delimiter=delimiter,
             decimal=self.decimal or ".",
             one_record_per_person=bool(self.one_record_per_person),
@@ -188,7 +192,8 @@ class OwnData:
         if table is None or table.person is not None or table.one_record_per_person is not None:
             return
         targets = [target.name for target in table.all_targets]
-        learned = {*targets, *(column.name for column in table.columns)}
+        # A key is of one record each, so that it names nobody twice.
+        learned = {*targets, *(column.name for column in table.columns), self.key}
         header = read_header(path, targets=targets, delimiter=table.delimiter)
         found = next((name for name in header if names_persons(name) and name not in learned), None)
         if found is not None:
@@ -198,7 +203,7 @@ class OwnData:
                 "--one-record-per-person. To protect records all the same: --set table.one_record_per_person=false."
             )
 
-    def _schema(self, path: Path, targets: tuple[str, ...], delimiter: str) -> TableSchema:
+    def _schema(self, path: str, targets: tuple[str, ...], delimiter: str) -> TableSchema:
         from privet.errors import RecipeError
         from privet.runs.recipes.table_schema import read_schema, schema_of_public_sample, schema_to_write
 
@@ -256,7 +261,7 @@ class OwnData:
         promise = self._promise(self.size)
         return image_recipe(
             promise,
-            name=_name(path),
+            name=f"own_{table_name(str(path))}",
             train=path,
             test=test,
             classes=found,
@@ -273,7 +278,13 @@ class OwnData:
 
 def is_own_data(path: str) -> bool:
     """Whether an argument names a table or a folder of images, and neither a recipe nor a run."""
-    return path.lower().endswith(_TABLES) or (Path(path).is_dir() and not (Path(path) / "recipe.toml").exists())
+    from privet.datasets.sql_tables import is_address
+
+    return (
+        is_address(path)
+        or path.lower().endswith(_TABLES)
+        or (Path(path).is_dir() and not (Path(path) / "recipe.toml").exists())
+    )
 
 
 def _no_classes(path: Path) -> str:
@@ -287,10 +298,12 @@ def _no_classes(path: Path) -> str:
     )
 
 
-def _name(path: Path) -> str:
-    """Return a name for the data: that of the file, without special characters."""
-    stem = path.resolve().name.split(".")[0]
-    return "own_" + (re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_") or "data")
+def table_name(path: str) -> str:
+    """Return a name for the data: that of the file or of the table in a database, without special characters."""
+    from privet.datasets.sql_tables import SqlTable, is_address
+
+    stem = (SqlTable.at(path).table or "query") if is_address(path) else Path(path).resolve().name.split(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_") or "data"
 
 
 def _sides(text: str) -> tuple[int, int]:
@@ -316,10 +329,13 @@ _OPTIONS = (
     _option("--epsilon", kind=float, help_text="Target epsilon; a smaller value is a stronger guarantee."),
     _option("--delta", kind=float, help_text="Target delta; for own data, the default follows from --size."),
     _option("--size", kind=int, help_text="Own data: approximate number of records; public."),
-    _option("--test", kind=_FILE, help_text="Own data: file or folder to measure on, not protected."),
+    _option("--test", kind=DATA, help_text="Own data: file or folder to measure on, not protected."),
     _option("--target", help_text="Own table: a column to predict; may be repeated.", multiple=True),
     _option("--schema", kind=_FILE, help_text="Own table: the TOML file that declares its columns."),
-    _option("--public-sample", kind=_FILE, help_text="Own table: public records to derive ranges from."),
+    _option("--public-sample", kind=DATA, help_text="Own table: public records to derive ranges from."),
+    _option("--table", help_text=TABLE_HELP),
+    _option("--query", help_text=QUERY_HELP),
+    _option("--key", help_text=KEY_HELP),
     _option("--delimiter", help_text="Own table: the character between cells."),
     _option("--decimal", kind=click.Choice([".", ","]), help_text="Own table: decimal mark; a point by default."),
     _option("--person", help_text="Own table: the column that names a record's person, who is then protected."),

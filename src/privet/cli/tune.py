@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privet.cli import console
+from privet.cli.table_address import DATA
 
 if TYPE_CHECKING:
     from privet.accounting.guarantee import Guarantee
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     help="Draw trials from the law, or learn from results; then every trial is charged in full.",
 )
 @console.length_option
-@click.option("--compare-on", type=click.Path(exists=True), help="Own table: public records to compare trials on.")
+@click.option("--compare-on", type=DATA, help="Own table: public records to compare trials on.")
 @console.set_option
 @console.quick_option
 @console.json_option
@@ -111,6 +112,7 @@ def _how(sampler: str, length: str, trials: int) -> tuple[TrialCharges, TrialSam
 
 def _public(recipe: Recipe, path: str | None) -> ArrayDataset | None:
     from privet.datasets.own.own_table import read_test_csv
+    from privet.datasets.sql_tables import same_table
     from privet.errors import RecipeError
 
     if path is None:
@@ -118,7 +120,8 @@ def _public(recipe: Recipe, path: str | None) -> ArrayDataset | None:
     if recipe.table is None:
         raise RecipeError("--compare-on is for a recipe with a [table]; it names a CSV file with the same columns.")
     train = recipe.table.train
-    if not recipe.is_public and Path(train).is_file() and filecmp.cmp(path, train, shallow=False):
+    is_copy = Path(path).is_file() and Path(train).is_file() and filecmp.cmp(path, train, shallow=False)
+    if not recipe.is_public and (is_copy or same_table(path, train)):
         raise RecipeError(
             "--compare-on names the records that are trained on, which are private. Compare trials on public records."
         )

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from privet import checks
 from privet.datasets.csv_records import CsvFormat, CsvRecord, csv_records, first_record
-from privet.datasets.files import MAX_CONTENT_BYTES, check_sha256, open_content, read_up_to
+from privet.datasets.files import MAX_CONTENT_BYTES, check_sha256
 from privet.datasets.header_hints import header_advice
-from privet.datasets.typed_tables import is_typed, table_content
+from privet.datasets.typed_tables import TableText, header_text, table_text
 from privet.errors import ArgumentError, DataError
 
 _MAX_HEADER_BYTES = 2**20
@@ -168,7 +168,7 @@ def read_csv(
     sha256: str | None = None,
     max_bytes: int = MAX_CONTENT_BYTES,
 ) -> dict[str, NDArray[Any]]:
-    """Read a CSV file, plain, .gz or .xz, into one array per declared column.
+    """Read a table into one array per declared column: a CSV file, plain, .gz or .xz, or another of :func:`table_text`.
 
     Records are those of ``csv_records``. Missing cells take the column's default, surplus cells are dropped, and
     invalid bytes make their cell unreadable.
@@ -181,24 +181,30 @@ def read_csv(
             names one twice, or a record is too long or has unclosed quotes. The message contains declared names and
             similar names, and no other text from the file.
     """
-    content = table_content(path, delimiter=schema.delimiter, max_bytes=max_bytes)
-    check_sha256(path, sha256, content)
-    records = csv_records(content, schema, path=path)
+    text = table_text(path, delimiter=schema.delimiter, max_bytes=max_bytes)
+    check_sha256(path, sha256, text.content)
+    return columns_of(text, schema)
+
+
+def columns_of(text: TableText, schema: CsvSchema) -> dict[str, NDArray[Any]]:
+    """Return one array per declared column of a table that was read; as :func:`read_csv`."""
+    records = csv_records(text.content, schema, path=text.name)
     if schema.has_header:
         header = next(records, None)
         if header is None:
             raise DataError(
-                f"{path} has no header line; expected the columns {_names(schema)}. It is empty: is it the right file?"
+                f"{text.name} has no header line; expected the columns {_names(schema)}. It is empty: is it the right "
+                "file?"
             )
-        positions = _positions(path, header, schema)
+        positions = _positions(text.name, header, schema)
     else:
         headers = list(dict.fromkeys(column.header for column in schema.columns))
         positions = {column.name: headers.index(column.header) for column in schema.columns}
     return _columns(records, schema, positions)
 
 
-def read_words(path: str | os.PathLike[str], form: CsvFormat, name: str) -> list[str]:
-    """Return the cells of one column of a CSV file with a header, as text; a missing cell is empty.
+def words_of(text: TableText, form: CsvFormat, name: str) -> list[str]:
+    """Return the cells of one column of a table that was read, as text; a missing cell is empty.
 
     Raises:
         DataError: as :func:`read_csv`.
@@ -208,11 +214,11 @@ def read_words(path: str | os.PathLike[str], form: CsvFormat, name: str) -> list
         delimiter=form.delimiter,
         max_record_length=form.max_record_length,
     )
-    records = csv_records(table_content(path, delimiter=form.delimiter), word, path=path)
+    records = csv_records(text.content, word, path=text.name)
     header = next(records, None)
     if header is None:
-        raise DataError(_no_header(path))
-    place = _positions(path, header, word)[name]
+        raise DataError(_no_header(text.name))
+    place = _positions(text.name, header, word)[name]
     return [record.cells[place].strip() if place < len(record.cells) else "" for record in records]
 
 
@@ -223,25 +229,21 @@ def read_header(path: str | os.PathLike[str], *, targets: Sequence[str], delimit
         DataError: the file cannot be read, is empty, or its first line does not name a target, so that it may be a
             record. The message gives advice and shows no cell except a name similar to a target.
     """
-    if is_typed(path):
-        content = bytearray(table_content(path, delimiter=delimiter))
-    else:
-        with open_content(path) as stream:
-            content = read_up_to(stream, _MAX_HEADER_BYTES)
-    first = _header(path, content, delimiter)
+    text = header_text(path, delimiter=delimiter, max_bytes=_MAX_HEADER_BYTES)
+    first = _header(text, delimiter)
     header = [cell.strip() for cell in first.cells]
     for target in targets:
         if header.count(target) == 1:
             continue
         raise DataError(
-            f"The first line of {path} should name the target {target!r} once and names it {header.count(target)} "
+            f"The first line of {text.name} should name the target {target!r} once and names it {header.count(target)} "
             f"times. {header_advice(first.text, [target], delimiter=delimiter)}"
         )
     unreadable = [name for name in header if "\N{REPLACEMENT CHARACTER}" in name]
     if unreadable:
         raise DataError(
-            f"The first line of {path} holds bytes that are not UTF-8 text, in the name {unreadable[0]!r}. Save the "
-            "file as UTF-8."
+            f"The first line of {text.name} holds bytes that are not UTF-8 text, in the name {unreadable[0]!r}. Save "
+            "the file as UTF-8."
         )
     return header
 
@@ -254,40 +256,39 @@ def read_public_cells(path: str | os.PathLike[str], *, delimiter: str = ",") -> 
     Raises:
         DataError: the file cannot be read, is too large or is empty.
     """
-    content = table_content(path, delimiter=delimiter, max_bytes=_MAX_PUBLIC_BYTES)
-    records = csv_records(content, CsvFormat(delimiter=delimiter), path=path)
+    text = table_text(path, delimiter=delimiter, max_bytes=_MAX_PUBLIC_BYTES)
+    records = csv_records(text.content, CsvFormat(delimiter=delimiter), path=text.name)
     cells = [[cell.strip() for cell in record.cells] for record in records]
     if not cells:
-        raise DataError(_no_header(path))
+        raise DataError(_no_header(text.name))
     return cells[0], cells[1:]
 
 
-def _header(path: str | os.PathLike[str], content: bytearray, delimiter: str) -> CsvRecord:
-    header = first_record(content, CsvFormat(delimiter=delimiter), path=path)
+def _header(text: TableText, delimiter: str) -> CsvRecord:
+    header = first_record(text.content, CsvFormat(delimiter=delimiter), path=text.name)
     if header is None:
-        raise DataError(_no_header(path))
+        raise DataError(_no_header(text.name))
     return header
 
 
-def _no_header(path: str | os.PathLike[str]) -> str:
-    return f"{path} is empty: it has no header line. The first line must name the columns."
+def _no_header(name: str) -> str:
+    return f"{name} is empty: it has no header line. The first line must name the columns."
 
 
-def count_surplus(path: str | os.PathLike[str], form: CsvFormat) -> int:
-    """Return the number of records with more cells than the header, for a file of public or test records."""
-    content = table_content(path, delimiter=form.delimiter)
-    lengths = [len(record.cells) for record in csv_records(content, form, path=path)]
+def count_surplus(text: TableText, form: CsvFormat) -> int:
+    """Return the number of records with more cells than the header, for a table of public or test records."""
+    lengths = [len(record.cells) for record in csv_records(text.content, form, path=text.name)]
     return sum(length > lengths[0] for length in lengths)
 
 
-def _positions(path: str | os.PathLike[str], header: CsvRecord, schema: CsvSchema) -> dict[str, int]:
+def _positions(name: str, header: CsvRecord, schema: CsvSchema) -> dict[str, int]:
     found = [cell.strip() for cell in header.cells]
     wanted = list(dict.fromkeys(column.header for column in schema.columns))
-    wrong = [name for name in wanted if found.count(name) != 1]
+    wrong = [column for column in wanted if found.count(column) != 1]
     if wrong:
         others = f"; also wrong: {', '.join(map(repr, wrong[1:]))}" if 1 < len(wrong) < len(wanted) else ""
         raise DataError(
-            f"The header of {path} should name the column {wrong[0]!r} once and names it {found.count(wrong[0])} "
+            f"The header of {name} should name the column {wrong[0]!r} once and names it {found.count(wrong[0])} "
             f"times{others}. Declared columns: {_names(schema)}. "
             f"{header_advice(header.text, wanted, delimiter=schema.delimiter)}"
         )

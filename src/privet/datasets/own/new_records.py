@@ -26,7 +26,8 @@ from privet.datasets.own.own_table import (
     refuse_unreadable,
 )
 from privet.datasets.special_columns import GapColumn
-from privet.datasets.tables import NumberColumn, read_csv
+from privet.datasets.tables import NumberColumn, columns_of
+from privet.datasets.typed_tables import table_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +62,16 @@ def read_new_records(
             number or declared category. The message contains the column and the number of the first such record, never
             the cell.
     """
-    found = read_strictly(path, table, table.features)
-    gaps = read_csv(
-        path,
+    text = table_text(path, delimiter=table.delimiter)
+    found = read_strictly(text, table, table.features)
+    gaps = columns_of(
+        text,
         table.schema([ReadColumn(declared=column, read=_gap_as_number, dtype="bool") for column in table.features]),
     )
     filled: dict[str, NDArray[np.float64]] = {}
     for column in table.features:
         filled[column.name] = np.where(gaps[column.name], column.value(None), found[column.name])
-        refuse_unreadable(path, table, column, np.isnan(filled[column.name]), _advice)
+        refuse_unreadable(text, table, column, np.isnan(filled[column.name]), _advice)
     return encoded_features(filled, table, normalisation), _counted(table, gaps)
 
 

@@ -23,7 +23,8 @@ from privet.datasets.columns import ADULT, ADULT_FEATURES, adult_schema
 from privet.datasets.encoding import encode_columns
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.datasets.own.declared_table import DeclaredTable, Target
-from privet.datasets.tables import CategoryColumn, NumberColumn, count_surplus, read_csv, read_words
+from privet.datasets.tables import CategoryColumn, NumberColumn, columns_of, count_surplus, words_of
+from privet.datasets.typed_tables import TableText, table_text
 from privet.errors import DataError
 
 _MARKS = {
@@ -108,19 +109,18 @@ def load_own_csv(path: str | os.PathLike[str], info: DatasetInfo, normalisation:
 
 def read_test_csv(path: str | os.PathLike[str], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:
     """Read a CSV file with a header as test data of a declared table; raises as ``load_own_csv``."""
-    found = read_strictly(path, table, table.columns)
+    text = table_text(path, delimiter=table.delimiter)
+    found = read_strictly(text, table, table.columns)
     for column in table.columns:
-        refuse_unreadable(path, table, column, np.isnan(found[column.name]), _advice)
+        refuse_unreadable(text, table, column, np.isnan(found[column.name]), _advice)
     return _encoded(found, table, normalisation)
 
 
-def read_strictly(
-    path: str | os.PathLike[str], table: DeclaredTable, columns: Sequence[AnyColumn]
-) -> Mapping[str, NDArray[Any]]:
-    """Return columns of a CSV file, with NaN for every invalid cell; a file without records is refused."""
-    found = read_csv(path, table.schema([ReadColumn(declared=column, read=_strictly) for column in columns]))
+def read_strictly(text: TableText, table: DeclaredTable, columns: Sequence[AnyColumn]) -> Mapping[str, NDArray[Any]]:
+    """Return columns of a table that was read, with NaN for every invalid cell; a table without records is refused."""
+    found = columns_of(text, table.schema([ReadColumn(declared=column, read=_strictly) for column in columns]))
     if not len(found[columns[0].name]):
-        raise DataError(f"{path} has a header and no records. Add records.")
+        raise DataError(f"{text.name} has a header and no records. Add records.")
     return found
 
 
@@ -141,10 +141,10 @@ def load_declared_table(
     """
     normalisation = info.normalisation()
     measured = None if test is None else read_test_csv(test, table, normalisation)
-    persons = None if table.person is None else read_words(train, table.schema(table.columns), table.person)
-    learned = replace(
-        _encoded(read_csv(train, table.schema(table.columns)), table, normalisation), one_item=table.one_record(persons)
-    )
+    # Read once: a database may hold other records, or return them in another order, the next time.
+    text, schema = table_text(train, delimiter=table.delimiter), table.schema(table.columns)
+    persons = None if table.person is None else words_of(text, schema, table.person)
+    learned = replace(_encoded(columns_of(text, schema), table, normalisation), one_item=table.one_record(persons))
     if persons is not None:
         learned = replace(learned, persons=tuple(persons))
     nothing = ArrayDataset(features=learned.features[:0], labels=learned.labels[:0])
@@ -163,7 +163,7 @@ def encoded_features(found: Mapping[str, NDArray[Any]], table: DeclaredTable, no
 
 
 def refuse_unreadable(
-    path: str | os.PathLike[str],
+    text: TableText,
     table: DeclaredTable,
     column: AnyColumn,
     is_bad: NDArray[np.bool_],
@@ -177,8 +177,8 @@ def refuse_unreadable(
     if not is_bad.any():
         return
     first = int(is_bad.argmax()) + 1
-    where = f"{int(is_bad.sum())} cell(s) of the column {column.name!r} in {path}, the first in record {first},"
-    surplus = count_surplus(path, table.schema(table.columns))
+    where = f"{int(is_bad.sum())} cell(s) of the column {column.name!r} in {text.name}, the first in record {first},"
+    surplus = count_surplus(text, table.schema(table.columns))
     if surplus:
         raise DataError(
             f"{where} do not fit, and {surplus:,} record(s) have more cells than the header. Is {table.delimiter!r} "

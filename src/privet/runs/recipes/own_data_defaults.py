@@ -187,8 +187,8 @@ def table_recipe(
     schema: TableSchema,
     *,
     name: str,
-    train: Path,
-    test: Path | None,
+    train: str | Path,
+    test: str | Path | None,
     delimiter: str,
     decimal: str = ".",
     one_record_per_person: bool = False,
@@ -277,7 +277,7 @@ def image_recipe(
     }
 
 
-def _named(name: str, model: str, kind: str, data: dict[str, Any], test: Path | None) -> dict[str, Any]:
+def _named(name: str, model: str, kind: str, data: dict[str, Any], test: str | Path | None) -> dict[str, Any]:
     tested = {} if test is None else {"test": str(test)}
     return {"dataset": name, "model": model, kind: {**data, **tested}}
 

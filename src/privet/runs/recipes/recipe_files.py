@@ -13,6 +13,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from privet.datasets.sql_tables import SqlTable, is_address
 from privet.errors import RecipeError
 from privet.mechanism.codec import suggestion
 from privet.runs.recipes.recipe import Recipe
@@ -98,8 +99,9 @@ def _anchor(table: object, folder: Path) -> None:
     if not isinstance(table, dict):
         return
     for key in ("train", "test"):
-        if isinstance(table.get(key), str):
-            table[key] = _absolute(folder / table[key])
+        where = table.get(key)
+        if isinstance(where, str):
+            table[key] = SqlTable.at(where).anchored(folder).address if is_address(where) else _absolute(folder / where)
 
 
 def _absolute(path: Path) -> str:
@@ -116,6 +118,12 @@ def recipe_text(name_or_path: str | Path) -> str:
     packaged = packaged_recipes()
     if isinstance(name_or_path, str) and name_or_path in packaged:
         return packaged[name_or_path]
+    if isinstance(name_or_path, str) and is_address(name_or_path):
+        # Not shown: it may hold a password.
+        raise RecipeError(
+            "This names a database, and a recipe is asked for. Train on its records with: privet train URL --table "
+            "NAME --target COLUMN --epsilon 3; or name it in a recipe's [table]: privet init tabular."
+        )
     path = Path(name_or_path)
     looks_like_a_name = path.name == str(name_or_path) and path.suffix == ""
     if looks_like_a_name and not _exists(path):
@@ -217,7 +225,7 @@ def _value(key: str, text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
-        if _BARE_WORD.fullmatch(text):
+        if _BARE_WORD.fullmatch(text) or is_address(text):
             return text
         raise RecipeError(f"--set {key}: {text!r} is not a TOML value. Put text with spaces in quotes.") from None
     if set(parsed) != {"value"}:

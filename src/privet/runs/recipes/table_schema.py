@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from privet.datasets.header_hints import header_advice, names_persons
+from privet.datasets.sql_tables import same_table
 from privet.datasets.tables import read_header, read_public_cells
 from privet.errors import DataError, RecipeError
 from privet.mechanism.codec import suggestion
@@ -106,10 +107,10 @@ def schema_of_public_sample(
         RecipeError: the sample is the private file itself, or lacks the target.
         DataError: the sample cannot be read.
     """
-    if Path(private).exists() and os.path.samefile(path, private):
+    if same_table(path, private):
         raise RecipeError(
-            f"{path} is the file to protect. Ranges and categories must not be learned from it: give a public file, or "
-            "declare them with --schema."
+            f"{path} holds the records to protect. Ranges and categories must not be learned from them: give public "
+            "records, or declare them with --schema."
         )
     header, rows = read_public_cells(path, delimiter=delimiter)
     for target in targets:

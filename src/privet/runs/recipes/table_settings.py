@@ -11,8 +11,9 @@ from privet.datasets.csv_records import MAX_RECORD_LENGTH
 from privet.datasets.info import DatasetInfo
 from privet.datasets.own.declared_table import DeclaredTable, Target
 from privet.datasets.special_columns import DateColumn, GapColumn, OrdinalColumn, day
+from privet.datasets.sql_tables import SqlTable, is_address
 from privet.datasets.tables import CategoryColumn, NumberColumn
-from privet.errors import ArgumentError, RecipeError
+from privet.errors import ArgumentError, DataError, RecipeError
 from privet.runs.recipes.training_settings import Count, Inside, Positive, Table
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -183,11 +184,19 @@ class TargetSettings(ColumnSettings):
                 raise RecipeError(f"table: the column {self.name!r} {because}, and {name} is not for that. Remove it.")
 
 
+def _check_address(where: str) -> None:
+    try:
+        SqlTable.at(where)
+    except DataError as error:
+        raise RecipeError(f"table: {error}") from None
+
+
 class TableSettings(Table):
-    """The user's own data: CSV files with a header, and their declared facts.
+    """The user's own data: CSV files with a header, or tables of another kind, and their declared facts.
 
     Attributes:
-        train: The file of the records to protect; relative to the recipe's folder.
+        train: The file of the records to protect, relative to the recipe's folder; or the address of a table in a
+            database, ``URL#table=NAME``.
         test: The file of the records to measure on, which are not protected. Without it nothing is measured.
         train_size: Declared number of training records. Never read off the file: it may itself be private.
         test_size: Declared number of test records; used only to estimate memory.
@@ -230,6 +239,9 @@ class TableSettings(Table):
             raise RecipeError(
                 f"table: {self.decimal!r} cannot be both the delimiter and the decimal mark. Set another delimiter."
             )
+        for where in (self.train, self.test):
+            if where is not None and is_address(where):
+                _check_address(where)
         try:
             features = tuple(column for settings in self.columns for column in settings.columns(decimal=self.decimal))
             return DeclaredTable(
