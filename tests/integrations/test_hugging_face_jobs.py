@@ -35,6 +35,7 @@ def test_a_language_model_is_tuned_saved_and_sampled(tmp_path: Path, capsys: pyt
     said = capsys.readouterr().out
     assert said.index("promised") < said.index("spent")
     assert "public perplexity" in said
+    assert "runtime" not in said
     assert len([line for line in said.splitlines() if line.startswith("the cat")]) == 2
     tuned = peft.PeftModel.from_pretrained(decoder(dtype=torch.float32), tmp_path / "run" / "model")
     moved = [value for name, value in tuned.named_parameters() if "lora_B" in name]
@@ -111,6 +112,27 @@ def test_files_named_as_another_format_are_refused(tmp_path: Path, name: str) ->
     (tmp_path / name).write_text("review,label\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"\*\.jsonl"):
         read_pairs(tmp_path / name)
+
+
+def test_a_model_that_cannot_do_the_job_is_refused_before_anything_is_charged(tmp_path: Path) -> None:
+    encoding = saved(transformers.BertForMaskedLM(encoder(dtype=torch.float32).config), tmp_path / "encoder")
+    with pytest.raises(UnsupportedModel, match="tokens see the ones after them"):
+        FineTuning(model=encoding, length=8).causal()
+    for make in (lambda job: job.causal(), lambda job: job.classifier(["bad", "good"])):
+        learned = transformers.GPT2Config(
+            vocab_size=40,
+            n_embd=16,
+            n_layer=1,
+            n_head=2,
+            n_positions=16,
+            bos_token_id=1,
+            eos_token_id=2,
+            pad_token_id=0,
+        )
+        folder = saved(transformers.GPT2LMHeadModel(learned), tmp_path / "decoder")
+        assert make(FineTuning(model=folder, length=16)) is not None
+        with pytest.raises(UnsupportedModel, match="cannot take texts of 17 tokens"):
+            make(FineTuning(model=folder, length=17))
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from privet.isolation.call import Call, name_of
 from privet.isolation.place import Cause, Place, Spec, Verdict, single
-from privet.isolation.tracer import verdicts_of
+from privet.isolation.verdicts import verdicts_of
 
 # So many ways to lay examples out are tried for every sample.
 _MOST_LAYOUTS = 16

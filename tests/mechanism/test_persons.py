@@ -138,6 +138,13 @@ def test_names_of_two_types_are_refused_since_a_person_could_have_one_of_each(na
         Owners.of(names)
 
 
+@pytest.mark.parametrize("names", [["17", "17.0"], ["17.0", "8", "17"], ["17.", "17"]])
+def test_numbers_with_and_without_a_fraction_of_zero_are_refused_since_they_may_be_one_person(names: list[str]) -> None:
+    with pytest.raises(DataError, match=r"17 and others as 17\.0"):
+        Owners.of(names)
+    assert Owners.of(["17.0", "18.0", "17.0", "1.5", "a.0", "2"]).of_record.tolist() == [0, 1, 0, 2, 3, 4]
+
+
 @pytest.mark.parametrize("name", [2.0**53, -(2.0**60), np.float32(2**24), torch.tensor(2.0**24), np.float16(2048)])
 def test_numbers_that_may_have_been_rounded_together_name_nobody(name: object) -> None:
     with pytest.raises(DataError, match="rounded"):

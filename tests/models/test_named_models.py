@@ -26,7 +26,7 @@ PUBLISHED_COUNTS = {
     "oriented_edges": 9 * 7 * 7 * 10 + 10,
     # A weight for each value, square and one; and one for each value and one of each output, beside 200 cosines.
     "table_linear": (2 * 8 + 1) + (8 + 1),
-    "table_classes": (2 * 8 + 1) + 3 * (8 + 1),
+    "table_classes": (2 * 784 + 1) + 10 * (784 + 1),
     "table_curved": (2 * 8 + 1) + (8 + 1 + 200),
     "logistic_regression": 784 * 10 + 10,
     "convex_relu": 100 * 784 * 10,

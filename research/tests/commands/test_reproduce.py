@@ -9,6 +9,7 @@ import torch
 
 from privet.errors import DependencyError
 from privet_research.reproduction.entry import entries
+from privet_research.reproduction.points import counts_in_words, points
 from privet_research.reproduction.publications import PUBLICATIONS
 from privet_research.studies import mask_tasks, noise_problems, noise_shape
 from tests.cli.conftest import Ask
@@ -29,6 +30,15 @@ def test_the_list_fits_eighty_columns_and_names_the_publications(ask: Ask) -> No
     assert max(len(line) for line in found.out.splitlines()) <= 80
     words = " ".join(found.out.split())
     assert [words.count(publication) for publication in PUBLICATIONS.values()] == [1] * len(PUBLICATIONS)
+
+
+def test_the_points_are_listed_with_what_shows_them_or_what_they_lack(ask: Ask) -> None:
+    found = ask("reproduce", "--points")
+    words = " ".join(found.out.split())
+    assert found.out.splitlines()[-1] == counts_in_words(points())
+    for point in points():
+        assert f"{point.state.value}: {point.says}" in words
+        assert point.lacks is None or " ".join(point.lacks.split()) in words
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(ask: Ask) -> None:

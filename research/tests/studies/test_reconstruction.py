@@ -14,12 +14,14 @@ from privet_research.studies import reconstruction
 from privet_research.studies.catalogue import STUDIES
 from privet_research.studies.reconstruction import (
     FULL,
+    RESNET,
     ReconstructionSettings,
     decoded,
     encoded,
     reconstruction_table,
     run_reconstruction_study,
 )
+from privet_research.studies.residual_networks import residual_network
 
 
 @pytest.fixture
@@ -42,6 +44,18 @@ def test_every_seed_attacks_images_of_its_own_and_the_originals_are_kept_once(ma
         )
     assert all(len(row["mse_by_image"]) == 4 for row in rows)
     assert all(len(row["pictures"]) == 2 for row in rows)
+
+
+def test_groups_of_images_are_attacked_one_after_the_other_also_on_a_residual_network(
+    made_up_data: torch.Tensor,
+) -> None:
+    settings = ReconstructionSettings(
+        num_images=4, num_steps=2, rates={1e-3: (0.5,)}, num_pictures=1, at_once=2,
+        build=lambda: residual_network((1,), width=16),
+    )  # fmt: skip
+    (made,) = run_reconstruction_study(settings, seeds=[0], device=torch.device("cpu"))
+    assert len(made["mse_by_image"]) == 4
+    assert (RESNET.num_images, sum(map(len, RESNET.rates.values()))) == (200, 4)
 
 
 def test_the_given_share_of_every_gradient_is_masked_and_the_rest_is_noisy() -> None:

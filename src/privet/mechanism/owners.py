@@ -96,6 +96,7 @@ class _Names:
 
     _numbers: dict[object, int] = field(default_factory=dict)
     _kind: type | None = None
+    _with_point: set[str] = field(default_factory=set)
 
     def number(self, name: object) -> int:
         """Return the number of a name; a new name gets the next one.
@@ -112,10 +113,24 @@ class _Names:
                 f"Some names of persons are of type {self._kind.__name__} and others of type {kind.__name__}, so one "
                 "person may have two names, such as 1 and '1'. Give all names one type."
             )
+        if isinstance(plain, str):
+            self._check_spelling(plain)
         try:
             return self._numbers.setdefault(plain, len(self._numbers))
         except TypeError:
             raise DataError(f"{kind.__name__} cannot name a person. Use a number or a text.") from None
+
+    def _check_spelling(self, name: str) -> None:
+        """Refuse a number that stands here with and there without a fraction of zero."""
+        whole, point, fraction = name.partition(".")
+        is_pointed = bool(point) and whole.isdigit() and not fraction.strip("0")
+        if is_pointed:
+            self._with_point.add(whole)
+        if whole in self._numbers if is_pointed else name in self._with_point:
+            raise DataError(
+                "Some names of persons are written as 17 and others as 17.0, so one person may have two names. Spell "
+                "all names alike; pandas writes integers with a fraction where one is missing."
+            )
 
 
 def _plain(name: object) -> object:

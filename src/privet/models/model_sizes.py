@@ -20,7 +20,6 @@ _COLOUR_SCATTERING: Task = ((243, 8, 8), 10)
 _HOUSING: Task = ((8,), 1)
 _WINE: Task = ((11,), 1)
 _CENSUS: Task = ((108,), 2)
-_KINDS: Task = ((8,), 3)
 _SENTENCES: Task = ((64,), 2)
 
 MODEL_SIZES: Mapping[str, Mapping[Task, int]] = MappingProxyType(
@@ -54,7 +53,7 @@ MODEL_SIZES: Mapping[str, Mapping[Task, int]] = MappingProxyType(
         "convex_relu": {_GREY_IMAGES: 784_000, _COLOUR_IMAGES: 3_072_000, _CENSUS: 21_600},
         "logistic_regression": {_GREY_IMAGES: 7_850, _COLOUR_IMAGES: 30_730, _HOUSING: 9, _WINE: 12, _CENSUS: 218},
         "table_linear": {_HOUSING: 26, _WINE: 35, _CENSUS: 435},
-        "table_classes": {_KINDS: 44, _CENSUS: 435},
+        "table_classes": {_GREY_IMAGES: 9_419, _CENSUS: 435},
         "table_curved": {_HOUSING: 226, _WINE: 235, _CENSUS: 835},
     }
 )

@@ -73,7 +73,7 @@ _TASKS: Mapping[str, tuple[ModelFactory, tuple[int, ...], int, str]] = {
     "wrn_40_4": (wrn_40_4, _COLOUR, 10, "WRN-40-4 with standardised filters and group norm, for CIFAR-10"),
     "logistic_regression": (logistic_regression, _GREY, 10, "Linear classifier: a convex problem"),
     "table_linear": (table_linear, (8,), 1, "Softmax, linear or Poisson regression on privately standardised columns"),
-    "table_classes": (table_classes, (8,), 3, "Softmax regression on such columns for more than two classes"),
+    "table_classes": (table_classes, _GREY, 10, "Softmax regression on such columns for more than two classes"),
     "table_curved": (table_curved, (8,), 1, "The same with fixed cosines of the columns, for tables of many records"),
     "minilm_lora": (minilm_lora, (64,), 2, "Pre-trained MiniLM with LoRA adapters, for sentences; needs privet[text]"),
     "convex_relu": (convex_relu, _GREY, 10, "Two-layer ReLU network with 100 fixed gates: convex, proven constants"),

@@ -111,7 +111,7 @@ def table_curved(input_shape: Sequence[int] = (8,), num_classes: int = 1) -> nn.
     return StandardisedModel(math.prod(input_shape), num_classes, num_curves=200)
 
 
-def table_classes(input_shape: Sequence[int] = (8,), num_classes: int = 3) -> nn.Module:
+def table_classes(input_shape: Sequence[int] = (1, 28, 28), num_classes: int = 10) -> nn.Module:
     """Build the softmax regression for more than two classes, which leaves more of a clipped gradient to the columns.
 
     Each of many classes is rare, so that little is to be learned by an intercept, and its share of a record's gradient

@@ -76,7 +76,11 @@ def _target(target: Mapping[str, Any], names: Sequence[str], effects: Array) -> 
         own = effects[0] * (target["high"] - target["low"]) / 2 if target["kind"] == "number" else effects[0]
         sizes = np.abs(own)
         ends = [(target["name"], "") if value > 0 else ("", target["name"]) for value in own]
-        unit = "the unit of the target" if target["kind"] == "number" else "the logarithm of the expected number"
+        unit = (
+            "the prediction, in the unit of the target,"
+            if target["kind"] == "number"
+            else "the logarithm of the expected number"
+        )
     order = np.argsort(-sizes, kind="stable")
     rows = tuple((names[place], f"{sizes[place]:.3g}", *ends[place]) for place in order[:_MOST_ROWS])
     return Coefficients(

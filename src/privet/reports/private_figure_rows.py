@@ -10,6 +10,7 @@ GROUP_HEADER = ("column", "group", "value", "95 % interval", "about n")
 CLASS_HEADER = ("class", "recall", "95 % interval", "precision", "95 % interval")
 RELIABILITY_HEADER = ("probability said", "about n", "came true", "95 % interval", "fits")
 HEADLINE_HEADER = ("measure", "model", "95 % interval", "always the same answer")
+_LEAST_R2 = -10.0  # below it, by how much says nothing
 _SHARES = ("accuracy", "recall", "precision", "came true")
 
 
@@ -27,7 +28,9 @@ class Evaluation(Protocol):
 
 
 def shown(figure: Figure, value: float) -> str:
-    """Return a value of a figure as text: shares in percent, other numbers with three digits."""
+    """Return a value of a figure as text: shares in percent, other numbers with three digits, a hopeless R2 as that."""
+    if figure.name == "R2" and value < _LEAST_R2:
+        return f"< {_LEAST_R2:g}"
     return f"{100 * value:.1f} %" if figure.name in _SHARES else f"{value:.3g}"
 
 

@@ -2,8 +2,9 @@
 
 Figure 5 of Zhu and Blaschko (2023) attacks 200 images of CIFAR-10 by Inverting Gradients (Geiping et al. 2020) under
 noise of 1e-3, and its error grows with the rate. Whether 1e-3 is the noise's standard deviation or its variance is not
-said: both are here, and no noise. The attack is the stronger, adaptive one, which knows the mask. The network is DP-CNN
-as it is initialised, where gradients say most. The images are public: nothing here is private or needs to be.
+said: both are here, and no noise. The attack is the stronger, adaptive one, which knows the mask. The network is as it
+is initialised, where gradients say most: ResNet-34 with group norms for the figure, and DP-CNN, which leaks far more.
+The images are public: nothing here is private or needs to be.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import base64
 import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from scipy.special import stdtrit
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from privet.attacks.reconstruction.methods import InvertingGradients, image_similarity
@@ -26,9 +27,12 @@ from privet.datasets import load
 from privet.effects.sparsification import per_example_gradients
 from privet.models import dp_cnn
 from privet_research.studies.markdown import markdown
+from privet_research.studies.residual_networks import resnet34
 
 Row = dict[str, Any]
 _CHUNK = 16
+# Between the seeds of two groups of images: more than a study has seeds.
+_SEEDS = 10_000
 _VARIANCE_READING = math.sqrt(1e-3)
 
 
@@ -42,6 +46,8 @@ class ReconstructionSettings:
         rates: Of the mask, by the standard deviation of the noise on the gradient.
         num_pictures: Reconstructions that are kept for looking at.
         dataset: Whose test images are attacked.
+        build: Makes the network.
+        at_once: Images whose gradients are in memory together.
     """
 
     num_images: int = 64
@@ -49,11 +55,14 @@ class ReconstructionSettings:
     rates: Mapping[float, tuple[float, ...]]
     num_pictures: int = 8
     dataset: str = "cifar10"
+    build: Callable[[], nn.Module] = field(default=lambda: dp_cnn())
+    at_once: int = 64
 
 
 FULL = ReconstructionSettings(
     rates={0.0: (0.0, 0.9, 0.99), 1e-3: (0.0, 0.3, 0.5, 0.7, 0.9, 0.99), _VARIANCE_READING: (0.0, 0.9)}
 )
+RESNET = ReconstructionSettings(num_images=200, rates={0.0: (0.0,), 1e-3: (0.0, 0.5, 0.9)}, build=resnet34, at_once=20)
 QUICK = ReconstructionSettings(num_images=4, num_steps=60, rates={1e-3: (0.0, 0.9)}, num_pictures=4)
 
 
@@ -67,34 +76,56 @@ def run_reconstruction_study(
         images, labels = part.features[where].to(device), part.labels[where].to(device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = dp_cnn().to(device).eval()
-        gradients = torch.cat(
-            [
-                per_example_gradients(model, _losses, inputs, targets)
-                for inputs, targets in zip(torch.split(images, _CHUNK), torch.split(labels, _CHUNK), strict=True)
-            ]
-        )
+            model = settings.build().to(device).eval()
         originals = {"originals": encoded(images[: settings.num_pictures])}
         for noise_std, rates in settings.rates.items():
             for rate in rates:
                 began = time.monotonic()
-                observed, keep = _observed(gradients, noise_std, rate, seed)
-                attack = InvertingGradients(num_steps=settings.num_steps)
-                found = attack.attack(model, _losses, observed, labels, tuple(images.shape[1:]), keep=keep, seed=seed)
+                found, norms = _rebuilt(model, images, labels, noise_std, rate, seed, settings)
                 yield {
                     "arm": f"noise {noise_std:.2g}, rate {rate:g}",
                     "noise_std": noise_std,
                     "rate": rate,
                     "seed": seed,
                     "num_steps": settings.num_steps,
-                    **_figures(found.images, images),
-                    "gradient_norm": float(gradients.norm(dim=1).mean()),
-                    "pictures": encoded(found.images[: settings.num_pictures]),
+                    **_figures(found, images),
+                    "gradient_norm": float(norms.mean()),
+                    "pictures": encoded(found[: settings.num_pictures]),
                     **originals,
                     "seconds": round(time.monotonic() - began, 1),
                     "device": device.type,
                 }
                 originals = {}  # once for all rows of a seed
+
+
+def _rebuilt(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    noise_std: float,
+    rate: float,
+    seed: int,
+    settings: ReconstructionSettings,
+) -> tuple[Tensor, Tensor]:
+    """Return what the attack finds of all images, group after group, and the lengths of their gradients."""
+    found, norms = [], []
+    starts = range(0, len(images), settings.at_once)
+    for place, start in enumerate(starts):
+        own, truth = images[start : start + settings.at_once], labels[start : start + settings.at_once]
+        gradients = torch.cat(
+            [
+                per_example_gradients(model, _losses, inputs, targets)
+                for inputs, targets in zip(torch.split(own, _CHUNK), torch.split(truth, _CHUNK), strict=True)
+            ]
+        )
+        # Noise and masks of another group are other ones.
+        draw = seed + place * _SEEDS
+        observed, keep = _observed(gradients, noise_std, rate, draw)
+        attack = InvertingGradients(num_steps=settings.num_steps)
+        shape = tuple(images.shape[1:])
+        found.append(attack.attack(model, _losses, observed, truth, shape, keep=keep, seed=draw).images)
+        norms.append(gradients.norm(dim=1))
+    return torch.cat(found), torch.cat(norms)
 
 
 def _losses(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -48,6 +48,11 @@ def residual_network(blocks: Sequence[int], *, num_classes: int = 10, width: int
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes))
 
 
+def resnet34() -> nn.Module:
+    """Return ResNet-34 for CIFAR-10: 21.3 million weights."""
+    return residual_network((3, 4, 6, 3))
+
+
 def resnet18() -> nn.Module:
     """Return ResNet-18 for CIFAR-10: 11.2 million weights."""
     return residual_network((2, 2, 2, 2))

@@ -60,6 +60,12 @@ def _reconstruction_run(seeds: Sequence[int], device: torch.device, quick: bool)
     return run_reconstruction_study(QUICK if quick else FULL, seeds=seeds, device=device)
 
 
+def _resnet_reconstruction_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.reconstruction import QUICK, RESNET, run_reconstruction_study
+
+    return run_reconstruction_study(QUICK if quick else RESNET, seeds=seeds, device=device)
+
+
 def _signs_from(earlier: Sequence[Row] = ()) -> Run:
     def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
         from privet_research.studies.mask_tasks import CIFAR10, DIGITS
@@ -131,6 +137,14 @@ SPARSIFICATION = (
         description="images rebuilt from masked, noisy gradients: errors by the mask's rate; wants a GPU",
         num_seeds=1,
         run=_reconstruction_run,
+        table=table_of("reconstruction", "reconstruction_table"),
+        measure="mse",
+    ),
+    Study(
+        name="reconstruction-resnet34",
+        description="the same of 200 images and ResNet-34 with group norms, as the publication; a GPU",
+        num_seeds=1,
+        run=_resnet_reconstruction_run,
         table=table_of("reconstruction", "reconstruction_table"),
         measure="mse",
     ),

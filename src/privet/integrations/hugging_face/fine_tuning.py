@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from privet import checks
 from privet.accounting.guarantee import Guarantee
@@ -61,15 +63,38 @@ class FineTuning:
     def causal(self) -> Any:
         """Return a model that foretells the next token, with adapters."""
         transformers, peft = libraries()
-        return self._adapted(self._from_folder(transformers.AutoModelForCausalLM), peft.TaskType.CAUSAL_LM)
+        model = self._from_folder(transformers.AutoModelForCausalLM)
+        rows = causal_rows(self.tokenizer(), [TextPair(text="a " * self.length)], length=self.length).columns
+        last = rows["input_ids"][:, -1:]
+        others = torch.where(last > 0, last - 1, last + 1)
+        ids = torch.cat([rows["input_ids"], torch.cat([rows["input_ids"][:, :-1], others], 1)])
+        logits = self._tried(model, input_ids=ids, attention_mask=torch.ones_like(ids))[:, :-1]
+        if not torch.allclose(logits[0], logits[1], rtol=1e-3, atol=1e-4):
+            raise UnsupportedModel(
+                f"{self.model} holds a model whose tokens see the ones after them, as an encoder's do, so there is "
+                "nothing to foretell. Take the folder of a decoder; an encoder classifies: privet train FILE --text ..."
+            )
+        return self._adapted(model, peft.TaskType.CAUSAL_LM)
 
     def classifier(self, classes: Sequence[str]) -> Any:
         """Return an encoder with a new head for the declared classes, with adapters."""
         transformers, peft = libraries()
         named = {"num_labels": len(classes), "id2label": dict(enumerate(classes)), "ignore_mismatched_sizes": True}
-        return self._adapted(
-            self._from_folder(transformers.AutoModelForSequenceClassification, **named), peft.TaskType.SEQ_CLS
-        )
+        model = self._from_folder(transformers.AutoModelForSequenceClassification, **named)
+        rows = labelled_rows(self.tokenizer(), ["a " * self.length], [0], length=self.length).columns
+        self._tried(model, **{name: column for name, column in rows.items() if name != "labels"})
+        return self._adapted(model, peft.TaskType.SEQ_CLS)
+
+    def _tried(self, model: Any, **batch: Tensor) -> Tensor:
+        """Return the logits of made-up texts of the declared length, or say that the model cannot take them."""
+        try:
+            with torch.no_grad():
+                return cast(Tensor, model.eval()(**batch)["logits"])
+        except (IndexError, RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UnsupportedModel(
+                f"{self.model} cannot take texts of {self.length} tokens ({reason}). Declare fewer with --length."
+            ) from error
 
     def _from_folder(self, kind: Any, **named: Any) -> Any:
         given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, **named}
@@ -86,9 +111,10 @@ class FineTuning:
     def _adapted(self, model: Any, task: Any) -> Any:
         _, peft = libraries()
         task_of(model)  # refuses a model whose loss is not known, before anything is charged
-        return peft.get_peft_model(
-            model, peft.LoraConfig(task_type=task, r=self.rank, lora_alpha=2 * self.rank, target_modules="all-linear")
-        )
+        chosen = peft.LoraConfig(task_type=task, r=self.rank, lora_alpha=2 * self.rank, target_modules="all-linear")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="fan_in_fan_out")  # GPT-2 keeps weights the other way round
+            return peft.get_peft_model(model, chosen)
 
     def train(self, model: Any, rows: TokenRows, plan: Plan, folder: Path, *, quiet: bool = True) -> Guarantee:
         """Train the adapters as the plan says, or go on with the run in the folder; save them in PEFT's format."""
@@ -111,6 +137,7 @@ class FineTuning:
             train_dataset=rows,
             private=PrivateRun(plan=plan, seed=self.seed),
         )
+        trainer.remove_callback(transformers.PrinterCallback)  # it would tell how long training took
         trainer.train(resume_from_checkpoint=(folder / "privet" / "ledger.jsonl").exists())
         guarantee = trainer.guarantee()
         trainer.model.save_pretrained(folder / ADAPTER_FOLDER)

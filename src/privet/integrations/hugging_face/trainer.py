@@ -338,7 +338,7 @@ def _check_owners(kind: type[PrivateTraining]) -> None:
             f"{step}.training_step would not be called: a private step takes its place. Move what it computes into "
             "compute_losses(model, inputs), and the rest into a callback."
         )
-    loaders = [_owner(kind, name) for name in _LOADERS]
+    loaders = [_owner(kind, name) for name in _LOADERS if hasattr(kind, name)]
     if kind.get_train_dataloader is not PrivateTraining.get_train_dataloader:
         loaders = [f"{kind.__module__}.{kind.__qualname__}"]
     for loader in (each for each in loaders if not each.startswith(_LIBRARIES)):
