@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,17 +20,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from privet.errors import UnsupportedModel
 from privet.isolation.call import Call, name_of, specs_in
 from privet.isolation.changing import argument_of, tensors_in, writes_of, written_among
-from privet.isolation.constants import OnDevice, constant_of, glance_at, is_range, numbers_of, works_by_itself
+from privet.isolation.constants import constant_of, glance_at, is_range, numbers_of, works_by_itself
 from privet.isolation.drawing import UNEVEN, GlobalDraws, draws, draws_unevenly
+from privet.isolation.judging import cause_of, has_own_length, verdicts_of
 from privet.isolation.lines import asked, is_asked_by_privet, user_line
 from privet.isolation.memory import Written
-from privet.isolation.numbering import count, keep_counting, limit
-from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Rows, Shape, Spec, Verdict
-from privet.isolation.reads import Read, may_read
-from privet.isolation.rules_elements import elements
-from privet.isolation.rules_index import TRAVELLING
-from privet.isolation.rules_rows import travelling
-from privet.isolation.table import rule_of
+from privet.isolation.numbering import limit
+from privet.isolation.place import Cause, Fault, Shape, Spec, Verdict
+from privet.isolation.reads import may_read
+from privet.isolation.trace import Entry, Trace
 from privet.isolation.unwritten import UNWRITTEN, Unwritten
 
 _COMPILER = "torch._dynamo"
@@ -41,8 +38,6 @@ _TORCH = frozenset(
 )
 EARLIER = "it uses a value that was computed from an earlier batch"
 HANDED_OUT = "Python was given the memory of one of its tensors, and may have written to it"
-_VIEWING = frozenset(["view", "unsqueeze", "squeeze", "t", "transpose", "permute", "slice", "detach", "alias"])
-_MASKS = (torch.bool, torch.uint8)
 # Operations that tell Python about shapes and types alone.
 _ASKING = frozenset(
     [
@@ -53,68 +48,6 @@ _ASKING = frozenset(
         "_is_zerotensor",
     ]
 )  # fmt: skip
-# Operations that find the lengths of their results in numbers.
-_SIZED = frozenset(["bincount", "_sparse_coo_tensor_with_dims_and_tensors", "sparse_compressed_tensor"])
-# Operations whose results have a shape or a type in common with a tensor, and none of its numbers.
-FORGETTING = frozenset(
-    [
-        "empty_like",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "new_zeros",
-        "new_empty",
-        "new_ones",
-        "new_full",
-        "new_empty_strided",
-    ]
-)
-
-
-@dataclass(slots=True)
-class Entry:
-    """One operation of a trace: the arguments of its rule, and the numbers that came from Python."""
-
-    call: Call
-    mutated: tuple[int, ...] = ()  # serial numbers of the specs that it wrote to
-    constant: bytes | OnDevice | None = None  # the numbers of a tensor that was made by Python
-    line: str = ""  # where it was asked for
-
-
-@dataclass(kw_only=True)
-class Trace:
-    """The operations of a program on the examples of one physical batch."""
-
-    num_examples: int
-    entries: list[Entry] = field(default_factory=list)
-    reads: list[Read] = field(default_factory=list)
-    constants: dict[int, bytes | OnDevice] = field(default_factory=dict)  # small public tensors made elsewhere
-    doubt: Cause | None = None  # a call of foreign code, which may do more with the examples than compute its results
-    losses: int | None = None  # the serial number of the losses
-    memory_of_losses: int = -1  # the memory they lie in
-    # serial numbers and memory of what the user's own code hands on in the backward pass: gradients, and what it writes
-    # into memory of the forward pass
-    sent_back: list[tuple[int, int]] = field(default_factory=list)
-    is_hidden: bool = False  # whether an operation came from code that shows no calls, such as scripted code
-
-    def end(self) -> None:
-        """Leave out operations after the losses: they have no part in them."""
-        made = [place for place, entry in enumerate(self.entries, 1) if self._makes_losses(entry)]
-        if made:
-            del self.entries[made[-1] :]
-
-    def and_then(self, backward: Trace) -> Trace:
-        """Return this trace of a forward pass with the user's own code of the backward pass after it."""
-        return replace(
-            self, entries=[*self.entries, *backward.entries], constants=self.constants | backward.constants,
-            sent_back=backward.sent_back,
-        )  # fmt: skip
-
-    def _makes_losses(self, entry: Entry) -> bool:
-        return any(spec.serial == self.losses for spec in entry.call.out_specs)
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -167,11 +100,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Give the verdict on a tensor that was made while the tracer was not active."""
         self._new(tensor, verdict)
 
-    def turn_back(self) -> Trace:
-        """Begin with the backward pass, in which only the user's own code is followed; return the forward trace."""
-        forward, self._forward = self.trace, frozenset(self._memories)
-        self.trace = Trace(num_examples=forward.num_examples)  # its users keep the other
-        return forward
+    def turn_back(self) -> None:
+        """Begin with the backward pass, in which only the user's own code is followed."""
+        self._forward = frozenset(self._memories)
+        self.trace = Trace(num_examples=self.trace.num_examples)  # its users keep the trace of the forward pass
 
     def send_back(self, grad: Tensor) -> Verdict:
         """Note a gradient that the user's code hands on; return the verdict on it."""
@@ -349,10 +281,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         verdicts = verdicts_of(call)
         if self._unwritten.is_read(call, {spec.serial for spec in specs_in(written_among(writes, seen, named))}):
-            verdicts = call.everywhere(_cause(Fault.MIXES, call, UNWRITTEN))
+            verdicts = call.everywhere(cause_of(Fault.MIXES, call, UNWRITTEN))
         self._unwritten.note(call, outs)
         limit(call)
-        is_long = _has_own_length(call)
+        is_long = has_own_length(call)
         mutated = self._write(writes, args, kwargs, call, verdicts) if writes else ()
         for out, spec, verdict in zip(outs, call.out_specs, verdicts, strict=True):
             spec.verdict, spec.has_own_length = verdict, is_long
@@ -436,63 +368,3 @@ def tracer(
     """Return a tracer; see :class:`Tracer`. Where torch's compiler is about, it is kept from compiling the tracer."""
     kind = _Uncompiled if _COMPILER in sys.modules else Tracer
     return kind(num_examples, first_seen, slot=slot, is_trained=is_trained, draws=draws)
-
-
-def _has_own_length(call: Call) -> bool:
-    """Whether lengths of the results depend on numbers of the examples, because rows were chosen by them."""
-    specs = call.specs
-    if any(spec.has_own_length for spec in specs):  # results of the same lengths
-        rule = rule_of(call.operation)
-        return rule is elements or call.name in _VIEWING
-    if call.name in TRAVELLING or call.name in _SIZED:
-        return any(spec.verdict is not None for spec in specs)
-    is_masking = call.name in ("index", "_unsafe_index")
-    return is_masking and any(spec.dtype in _MASKS and spec.verdict is not None for spec in specs[1:])
-
-
-def verdicts_of(call: Call) -> Sequence[Verdict]:
-    """Return where the examples lie in each result of an operation."""
-    known: list[Place | Rows] = []
-    fault: Cause | None = None
-    for spec in call.specs:
-        verdict = spec.verdict
-        if isinstance(verdict, Cause):
-            if fault is None or (fault.fault is Fault.NO_RULE and verdict.fault is Fault.MIXES):
-                fault = verdict
-        elif verdict is not None:
-            known.append(verdict)
-    name = call.name
-    if fault is not None:
-        return call.everywhere(None if name in FORGETTING else fault)
-    if any(isinstance(verdict, Rows) for verdict in known):
-        return (
-            call.everywhere(None)
-            if name in FORGETTING
-            else _asked(call, partial(travelling, rule=rule_of(call.operation)))
-        )
-    if name == "arange":
-        count(call)
-    if not known:
-        keep_counting(call, name)
-        return call.everywhere(None)
-    first = known[0]
-    is_one = isinstance(first, Place) and first.is_single and all(place == first for place in known)
-    if is_one and name not in TRAVELLING:
-        return call.everywhere(first)  # it cannot mix a single example
-    rule = rule_of(call.operation)
-    if rule is None:
-        return call.everywhere(_cause(Fault.NO_RULE, call, "it has no rule"))
-    return _asked(call, rule)
-
-
-def _asked(call: Call, rule: Callable[[Call], Sequence[Verdict]]) -> Sequence[Verdict]:
-    try:
-        return rule(call)
-    except Mixes as error:
-        return call.everywhere(_cause(Fault.MIXES, call, str(error)))
-    except NoRule as error:
-        return call.everywhere(_cause(Fault.NO_RULE, call, str(error)))
-
-
-def _cause(fault: Fault, call: Call, reason: str) -> Cause:
-    return Cause(fault, call.name, reason, user_line())
