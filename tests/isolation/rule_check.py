@@ -13,8 +13,8 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from privet.isolation.call import Call, name_of
-from privet.isolation.judging import verdicts_of
 from privet.isolation.place import Cause, Place, Spec, Verdict, single
+from privet.isolation.verdicts import verdicts_of
 
 # So many ways to lay examples out are tried for every sample.
 _MOST_LAYOUTS = 16

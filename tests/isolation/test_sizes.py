@@ -11,8 +11,8 @@ from torch import Tensor
 
 from privet.isolation.place import Place, single
 from privet.isolation.sizes import Comparison, compare
-from privet.isolation.trace import Trace
 from privet.isolation.tracer import Tracer
+from privet.isolation.traces import Trace
 
 Program = Callable[[Tensor], Tensor]
 WIDTH = 4

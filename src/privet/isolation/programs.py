@@ -15,7 +15,7 @@ from privet.isolation.drawing import Drawn, DrawnStates
 from privet.isolation.place import Verdict
 from privet.isolation.reads import Read
 from privet.isolation.signs import Entry, Expected, all_expected, kind_of
-from privet.isolation.trace import Trace
+from privet.isolation.traces import Trace
 
 CONSTANT = "_privet_constant"  # the attribute of a tensor that no call has made: its mark
 Kind = tuple[Any, ...]

@@ -19,7 +19,7 @@ from privet.isolation.place import Cause, Place, Verdict, single
 from privet.isolation.programs import Programs, Proof
 from privet.isolation.reads import Read
 from privet.isolation.sizes import Comparison, compare
-from privet.isolation.trace import Trace
+from privet.isolation.traces import Trace
 from privet.isolation.watch import Watch
 
 # A batch of so many examples is cut in two, which takes less time than all of them and a few again.

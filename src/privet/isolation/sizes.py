@@ -20,9 +20,9 @@ from typing import Any
 from torch import UntypedStorage
 
 from privet.isolation.call import Call, argument_names, specs_in
-from privet.isolation.judging import FORGETTING, verdicts_of
 from privet.isolation.place import Cause, Fault, Place, Rows, Spec, Verdict
-from privet.isolation.trace import Entry, Trace
+from privet.isolation.traces import Entry, Trace
+from privet.isolation.verdicts import FORGETTING, verdicts_of
 
 _NUMBER = "its numbers depend on how many examples are in the batch"
 _POSITION = "what becomes of an example depends on its place in the batch"

@@ -22,14 +22,14 @@ from privet.isolation.call import Call, name_of, specs_in
 from privet.isolation.changing import argument_of, tensors_in, writes_of, written_among
 from privet.isolation.constants import constant_of, glance_at, is_range, numbers_of, works_by_itself
 from privet.isolation.drawing import UNEVEN, GlobalDraws, draws, draws_unevenly
-from privet.isolation.judging import cause_of, has_own_length, verdicts_of
 from privet.isolation.lines import asked, is_asked_by_privet, user_line
 from privet.isolation.memory import Written
 from privet.isolation.numbering import limit
 from privet.isolation.place import Cause, Fault, Shape, Spec, Verdict
 from privet.isolation.reads import may_read
-from privet.isolation.trace import Entry, Trace
+from privet.isolation.traces import Entry, Trace
 from privet.isolation.unwritten import UNWRITTEN, Unwritten
+from privet.isolation.verdicts import cause_at, has_own_length, verdicts_of
 
 _COMPILER = "torch._dynamo"
 # Namespaces of operators that compute their results and nothing else. Code inside of other operators is not seen.
@@ -281,7 +281,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         verdicts = verdicts_of(call)
         if self._unwritten.is_read(call, {spec.serial for spec in specs_in(written_among(writes, seen, named))}):
-            verdicts = call.everywhere(cause_of(Fault.MIXES, call, UNWRITTEN))
+            verdicts = call.everywhere(cause_at(Fault.MIXES, call, UNWRITTEN))
         self._unwritten.note(call, outs)
         limit(call)
         is_long = has_own_length(call)

@@ -15,7 +15,7 @@ from privet.isolation.programs import Kind, Programs, Proof
 from privet.isolation.reads import Read
 from privet.isolation.signs import agree
 from privet.isolation.sizes import Comparison, compare
-from privet.isolation.trace import Trace
+from privet.isolation.traces import Trace
 
 # The longest reason that a ledger takes.
 _LONGEST = 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
@@ -152,28 +152,17 @@ class Noise(Protocol):
         ...
 
 
-class AddsNoise(Protocol):
-    """:meth:`Noise.add` of one piece."""
-
-    def __call__(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum: ...
-
-
 @dataclass(kw_only=True)
 class FixedNoise:
-    """The run of a fixed noise, in plain units or in the units of a geometry.
-
-    Attributes:
-        add: That of the piece, since every step has the same noise.
-    """
+    """The run of a fixed noise, in plain units or in the units of a geometry."""
 
     noise: Noise
     layout: Layout
     geometry: Geometry | None = None
     _frame: Frame | None = None
-    add: AddsNoise = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        self.add = self.noise.add
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
+        return self.noise.add(clipped, source)
 
     def begin(self, step: int, like: Tensor) -> StepUnits:
         if self._frame is None and self.geometry is not None:

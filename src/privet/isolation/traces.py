@@ -1,4 +1,4 @@
-"""What was followed of a program: its operations, its reads, and the public numbers that it uses."""
+"""The operations of a program on the examples of one physical batch, as a tracer saw them."""
 
 from __future__ import annotations
 

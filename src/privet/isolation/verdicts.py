@@ -1,4 +1,4 @@
-"""Where the examples lie in the results of one operation, by its rule and by what its arguments bring along."""
+"""Where the examples lie in the results of one operation, by its rule."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
         return call.everywhere(first)  # it cannot mix a single example
     rule = rule_of(call.operation)
     if rule is None:
-        return call.everywhere(cause_of(Fault.NO_RULE, call, "it has no rule"))
+        return call.everywhere(cause_at(Fault.NO_RULE, call, "it has no rule"))
     return _asked(call, rule)
 
 
@@ -90,11 +90,11 @@ def _asked(call: Call, rule: Callable[[Call], Sequence[Verdict]]) -> Sequence[Ve
     try:
         return rule(call)
     except Mixes as error:
-        return call.everywhere(cause_of(Fault.MIXES, call, str(error)))
+        return call.everywhere(cause_at(Fault.MIXES, call, str(error)))
     except NoRule as error:
-        return call.everywhere(cause_of(Fault.NO_RULE, call, str(error)))
+        return call.everywhere(cause_at(Fault.NO_RULE, call, str(error)))
 
 
-def cause_of(fault: Fault, call: Call, reason: str) -> Cause:
-    """Return a cause that names the operation, and the user's line that asked for it."""
+def cause_at(fault: Fault, call: Call, reason: str) -> Cause:
+    """Return a fault of an operation, with the line of the user's that asked for it."""
     return Cause(fault, call.name, reason, user_line())
