@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "privet evaluate runs/demo --reconstruction",
     "privet evaluate runs/adult --groups sex --data own.csv",
     "privet evaluate runs/mine --data held_out.csv --evaluate-epsilon 0.5",
-    "privet evaluate runs/mine --data held_out.csv --evaluate-epsilon 0.5 --importance",
+    "privet evaluate runs/mine --data held.csv --evaluate-epsilon 1 --importance",
     "privet evaluate runs/mine --data open.csv --public --importance",
     "privet evaluate runs/mnist --pretraining --public-data fashion_mnist",
 )
