@@ -9,6 +9,8 @@ _LEDGER = "accounting/ledger/ledger.py"
 _COUNTS = "effects/noisy_counts/contributions.py"
 _RELEASE = "training/further_release.py"
 _RUN = "runs/evaluation/private_evaluation.py"
+_IMPORTANCE = "runs/evaluation/importance.py"
+_COLUMNS = "tests/runs/evaluation/test_importance.py"
 _ROWS = "tests/accounting/test_ledger_further.py"
 _BOUND = "tests/effects/noisy_counts/test_contributions.py"
 _COVER = "tests/effects/noisy_counts/test_coverage.py"
@@ -135,6 +137,39 @@ EVALUATION: tuple[Mutant, ...] = (
         "    spent = total_of_runs(runs).guarantee\n",
         "    spent = total_of_runs(runs[-1:]).guarantee\n",
         "tests/cli/test_sweep.py::test_a_charged_sweep_says_the_total_of_all_models_and_figures",
+    ),
+    one(
+        "importance-by-another-record",
+        "a private importance puts the values of other records in the place of a column",
+        _IMPORTANCE,
+        "torch.as_tensor(values, dtype=features.dtype, device=features.device)",
+        "features.roll(1, 0)[:, list(group.places)]",
+        f"{_COLUMNS}::test_what_a_record_adds_is_the_same_whoever_else_is_there",
+    ),
+    Mutant(
+        name="importance-with-the-noise-of-one-column",
+        breaks="the noise of the importance is made for one column, and a record moves all of them",
+        edits=(
+            Edit(
+                file="effects/noisy_counts/terms.py",
+                old="math.sqrt(len(self.importance) * (1 + MOMENT_SCALE**2)), 0.3)",
+                new="math.sqrt(1 + MOMENT_SCALE**2), 0.3)",
+            ),
+            Edit(
+                file=_COUNTS,
+                old="        factors = np.minimum(1.0, 1.0 / np.maximum(lengths, 1e-300))\n",
+                new="        factors = np.ones_like(lengths)\n",
+            ),
+        ),
+        killed_by=(f"{_COLUMNS}::test_one_record_moves_all_columns_together_by_at_most_one_in_the_joint_norm",),
+    ),
+    one(
+        "importance-without-a-budget",
+        "private records are permuted without a charge",
+        _IMPORTANCE,
+        "    if not (stored_recipe(RunFiles(folder=Path(folder))).is_public if is_own_test else is_public):\n",
+        "    if False:\n",
+        f"{_COLUMNS}::test_private_records_are_not_permuted_without_a_budget",
     ),
     one(
         "stale-signature-stays",

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from privet.errors import BudgetExceeded, LedgerCorrupt, LedgerMismatch, PrivetError, RecipeError
+from privet.errors import ArgumentError, BudgetExceeded, LedgerCorrupt, LedgerMismatch, PrivetError, RecipeError
 
 OK, FAILED, USAGE, BUDGET, INTERRUPTED = 0, 1, 2, 3, 130
 _USUAL_WIDTH, _LEAST_WIDTH = 80, 40
@@ -69,10 +69,10 @@ unit_option = click.option(
 
 
 def exit_code(error: PrivetError) -> int:
-    """Return the exit code of an error; 3 is for errors of budget and ledger."""
+    """Return the exit code of an error: 3 for budget and ledger, 2 for a recipe or an option out of its range."""
     if isinstance(error, BudgetExceeded | LedgerMismatch | LedgerCorrupt):
         return BUDGET
-    return USAGE if isinstance(error, RecipeError) else FAILED
+    return USAGE if isinstance(error, RecipeError | ArgumentError) else FAILED
 
 
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:

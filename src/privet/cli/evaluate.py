@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     "privet evaluate runs/demo --reconstruction",
     "privet evaluate runs/adult --groups sex --data own.csv",
     "privet evaluate runs/mine --data held_out.csv --evaluate-epsilon 0.5",
+    "privet evaluate runs/mine --data held.csv --evaluate-epsilon 1 --importance",
+    "privet evaluate runs/mine --data open.csv --public --importance",
     "privet evaluate runs/mnist --pretraining --public-data fashion_mnist",
 )
 @console.run_argument
@@ -48,6 +50,13 @@ if TYPE_CHECKING:
     "stored in RUN.",
 )
 @sql_options
+@click.option(
+    "--importance",
+    is_flag=True,
+    help="Also measure how much worse the model is without each column: by permutations of public records, or with "
+    "--evaluate-epsilon on private ones.",
+)
+@click.option("--public", "is_public", is_flag=True, help="With --importance: the records of --data are public.")
 @click.option(
     "--evaluate-epsilon",
     type=float,
@@ -74,6 +83,9 @@ def evaluate(
     With --evaluate-epsilon nothing but noisy counts leaves the records: figures,
     groups and calibration with intervals, covered by the guarantee of RUN, which
     grows by the evaluation. They are stored in RUN for its report.
+
+    --importance on public records permutes each column among them, and is stored
+    in RUN for its report. On private records it needs --evaluate-epsilon.
     """
     if data is not None:
         data = address(data, table=sql_table, query=sql_query, key=sql_key)
@@ -99,6 +111,8 @@ class _Evaluation:
     reconstruction: bool
     robustness: bool
     data: str | None
+    importance: bool
+    is_public: bool
     evaluate_epsilon: float | None
     loss_clip: float | None
     max_epsilon: float | None
@@ -106,6 +120,7 @@ class _Evaluation:
 
     def run(self) -> None:
         from privet.runs.evaluation.groups_and_robustness import examine_fairness, own_test_data
+        from privet.runs.evaluation.importance import refuse_private_importance
         from privet.runs.runner import evaluate as evaluate_run
 
         self._check_options()
@@ -113,6 +128,8 @@ class _Evaluation:
             self._privately(self.evaluate_epsilon)
             return
         is_unfinished = console.remark_if_unfinished(self.run_folder)
+        if self.importance:
+            refuse_private_importance(self.run_folder, is_own_test=self.data is None, is_public=self.is_public)
         test = None if self.data is None else own_test_data(self.run_folder, self.data)
         fairness = None
         if self.groups is not None:
@@ -135,6 +152,7 @@ class _Evaluation:
             "reconstruction": (self.reconstruction, self._reconstruction),
             "pretraining": (self.pretraining, lambda: self._pretraining(test)),
             "membership": (self.membership, self._membership),
+            "importance": (self.importance, lambda: self._importance(test)),
         }
         found |= {name: measure() for name, (is_asked, measure) in parts.items() if is_asked}
         if self.as_json:
@@ -147,7 +165,10 @@ class _Evaluation:
         from privet.runs.evaluation.private_evaluation import DEFAULT_CLIP, Asked
 
         asked = Asked(
-            epsilon=epsilon, groups=tuple(_columns(self.groups or "")), loss_clip=self.loss_clip or DEFAULT_CLIP
+            epsilon=epsilon,
+            groups=tuple(_columns(self.groups or "")),
+            loss_clip=self.loss_clip or DEFAULT_CLIP,
+            importance=self.importance,
         )
         measure_privately(
             self.run_folder,
@@ -177,6 +198,10 @@ class _Evaluation:
             ):
                 if is_asked:
                     raise click.UsageError(f"{problem}, and cannot use --data.")
+        if self.is_public and (self.data is None or not self.importance or self.evaluate_epsilon is not None):
+            raise click.UsageError(
+                "--public says that the records of --data are public, for --importance without --evaluate-epsilon."
+            )
         if self.public_data is not None and not self.pretraining:
             raise click.UsageError("--public-data names the data that --pretraining compares. Add --pretraining.")
 
@@ -243,6 +268,18 @@ class _Evaluation:
         click.echo(f"Originals and rebuilt pictures: {path}", err=True)
         return found.report.to_dict()
 
+    def _importance(self, test: ArrayDataset | None) -> object:
+        from privet.reports.importance_rows import IMPORTANCE_HEADER, public_note, public_parts
+        from privet.runs.evaluation.importance import examine_importance
+
+        found = examine_importance(self.run_folder, device=self.device, test=test, is_public=self.is_public)
+        if not self.as_json:
+            for part in public_parts(found):
+                console.show_heading(part.title)
+                console.show_table(IMPORTANCE_HEADER, [row.cells for row in part.rows], right=(1,))
+            click.echo(console.paragraphs(public_note(found)))
+        return found.to_dict()
+
     def _pretraining(self, test: ArrayDataset | None) -> object:
         from privet.reports.side_effect_rows import SHIFT_HEADER, shift_rows, shift_warning
         from privet.runs.evaluation.pretraining_shift import examine_pretraining
@@ -289,7 +326,9 @@ def _measure_row(measure: Measure) -> list[str]:
 
 def _columns(groups: str) -> list[str]:
     """Return the columns to compare. Classes are always compared, and are not groups of a column."""
-    return [word.strip() for word in groups.split(",") if word.strip() not in {"", "class"}]
+    from privet.datasets.words import composed
+
+    return [name for word in groups.split(",") if (name := composed(word)) not in {"", "class"}]
 
 
 def _show_fairness(report: FairnessReport) -> None:

@@ -44,6 +44,7 @@ def measure_privately(
 
 def show_figures(found: PrivateEvaluation) -> None:
     """Print the figures of a private evaluation."""
+    from privet.reports.importance_rows import IMPORTANCE_HEADER, private_note, private_parts
     from privet.reports.private_figure_rows import (
         CLASS_HEADER,
         GROUP_HEADER,
@@ -66,4 +67,8 @@ def show_figures(found: PrivateEvaluation) -> None:
     if figures.groups:
         console.show_heading("By group")
         console.show_table(GROUP_HEADER, group_rows(found), right=(2, 4))
+    for part in private_parts(found):
+        console.show_heading(part.title)
+        console.show_table(IMPORTANCE_HEADER, [row.cells for row in part.rows], right=(1,))
+        click.echo(console.paragraphs(private_note(found)))
     click.echo(console.paragraphs(note(found)))

@@ -41,9 +41,11 @@ def schema(
     name, and a ? is left to fill in. With public records of the same columns,
     ranges and categories are theirs.
     """
+    from privet.datasets.words import composed
     from privet.runs.recipes.table_schema import schema_of_public_sample, schema_to_write, written
 
     table = address(data, table=sql_table, query=sql_query, key=sql_key)
+    targets, person = tuple(map(composed, targets)), None if person is None else composed(person)
     mark = delimiter or ("\t" if ".tsv" in Path(table).name.lower() else ",")
     if public_sample is None:
         text = schema_to_write(table, targets=targets, delimiter=mark, person=person)

@@ -23,6 +23,8 @@ _TABLES = (
     *(".parquet", ".arrow", ".feather", ".sqlite", ".sqlite3", ".db"),
 )
 _META = "privet.own_data"
+# Options that name columns.
+_NAMES = frozenset({"target", "person", "text"})
 _CHANGES_A_RECIPE = ("epsilon", "delta")
 _RECORDS_PER_PERSON = 8
 
@@ -86,6 +88,7 @@ class OwnData:
             assert own is not None
             declared = f"{own.train_size:,} declared records" if self.persons is None else f"{self.persons:,} persons"
             console.remark(f"delta {recipe.privacy.delta:g}, the default for {declared}; --delta changes it.")
+        _tell_about_labels(recipe)
         if self.test is None:
             console.remark("No test data (--test): the model will not be measured.")
             if recipe.table is not None:
@@ -171,7 +174,7 @@ class OwnData:
         return table_recipe(
             promise,
             schema,
-            name=f"own_{table_name(path)}",
+            name=_recipe_name(path),
             train=path,
             test=self.test,
             delimiter=delimiter,
@@ -261,7 +264,7 @@ class OwnData:
         promise = self._promise(self.size)
         return image_recipe(
             promise,
-            name=f"own_{table_name(str(path))}",
+            name=_recipe_name(str(path)),
             train=path,
             test=test,
             classes=found,
@@ -274,6 +277,20 @@ class OwnData:
         for name in names:
             if getattr(self, name) is not None:
                 raise click.UsageError(f"--{name.replace('_', '-')} {reason}. Remove it.")
+
+
+def _tell_about_labels(recipe: Recipe) -> None:
+    """Say what becomes of training labels that match no class.
+
+    Guarantee: a function of the declaration. That there are such labels is not told, because they are private.
+    """
+    for target in () if recipe.table is None else recipe.table.declared().targets:
+        classes = target.task.class_names
+        if classes:
+            console.remark(
+                f"A training record whose {target.column.name!r} is none of {', '.join(map(repr, classes))} counts as "
+                f"{target.column.default!r}, without a warning. Equal numbers match: 1.0 is 1."
+            )
 
 
 def is_own_data(path: str) -> bool:
@@ -306,6 +323,12 @@ def table_name(path: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_") or "data"
 
 
+def _recipe_name(path: str) -> str:
+    from privet.runs.recipes.recipe import OWN_PREFIX
+
+    return OWN_PREFIX + table_name(path)
+
+
 def _sides(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"([0-9]{1,4})x([0-9]{1,4})", text)
     if found is None:
@@ -315,7 +338,15 @@ def _sides(text: str) -> tuple[int, int]:
 
 def _keep(ctx: click.Context, parameter: click.Parameter, value: object) -> None:
     assert parameter.name is not None
-    ctx.meta.setdefault(_META, {})[parameter.name] = value
+    ctx.meta.setdefault(_META, {})[parameter.name] = _composed(value) if parameter.name in _NAMES else value
+
+
+def _composed(value: object) -> object:
+    from privet.datasets.words import composed
+
+    if isinstance(value, tuple):
+        return tuple(map(_composed, value))
+    return composed(value) if isinstance(value, str) else value
 
 
 def _option(

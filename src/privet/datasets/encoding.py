@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,41 @@ def encoded_names(columns: Sequence[NumberColumn | CategoryColumn]) -> tuple[str
         else:
             names += [f"{column.name}={category}" for category in column.categories]
     return tuple(names)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FeatureGroup:
+    """The encoded columns of one column of the file: its categories, or a number with the column of its gaps.
+
+    Attributes:
+        name: Name of the column in the file.
+        places: The places of the encoded columns.
+        stand_ins: Public values of these encoded columns, one set per row, spread evenly over the declaration.
+    """
+
+    name: str
+    places: tuple[int, ...]
+    stand_ins: NDArray[np.float64]
+
+
+def feature_groups(columns: Sequence[NumberColumn | CategoryColumn]) -> tuple[FeatureGroup, ...]:
+    """Return the encoded columns by column of the file. Nothing but the declaration decides."""
+    by_name: dict[str, list[NumberColumn | CategoryColumn]] = {}
+    places: dict[str, list[int]] = {}
+    start = 0
+    for column in columns:
+        width = len(encoded_names([column]))
+        by_name.setdefault(column.header, []).append(column)
+        places.setdefault(column.header, []).extend(range(start, start + width))
+        start += width
+    return tuple(
+        FeatureGroup(
+            name=name,
+            places=tuple(places[name]),
+            stand_ins=encode_columns({each.name: np.array(each.stand_ins()) for each in own}, own),
+        )
+        for name, own in by_name.items()
+    )
 
 
 def declared_ranges(columns: Sequence[NumberColumn | CategoryColumn]) -> Normalisation:

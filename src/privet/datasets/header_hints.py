@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from privet.datasets.csv_records import cells_of
+from privet.datasets.words import composed
 
 # Common delimiters of CSV files, and their form in a shell.
 _DELIMITERS = {",": "','", ";": "';'", "\t": "$'\\t'", "|": "'|'"}
@@ -23,7 +24,7 @@ def header_advice(line: str, wanted: Sequence[str], *, delimiter: str) -> str:
     similar to a wanted one, and only if no cell of the line is a number.
     Edge cases: if no specific advice applies, the advice is to check names, delimiter and header.
     """
-    cells = _cells(line, delimiter)
+    wanted, cells = [composed(name) for name in wanted], _cells(line, delimiter)
     lacking = [name for name in wanted if name not in cells]
     better = _better_delimiter(line, wanted, delimiter)
     if better is not None:
@@ -55,7 +56,7 @@ def header_advice(line: str, wanted: Sequence[str], *, delimiter: str) -> str:
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
-    return [cell.strip() for cell in cells_of(line, delimiter=delimiter)]
+    return [composed(cell) for cell in cells_of(line, delimiter=delimiter)]
 
 
 def _better_delimiter(line: str, wanted: Sequence[str], delimiter: str) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from privet.datasets.tables import NumberColumn
+from privet.datasets.words import place_of
 from privet.errors import ArgumentError
 
 
@@ -59,7 +60,12 @@ class OrdinalColumn(NumberColumn):
 
     def number(self, cell: str) -> float:
         """Return the place of the word; NaN if it is not declared."""
-        return float(self.ordered.index(cell)) if cell in self.ordered else math.nan
+        place = place_of(cell, self.ordered, decimal=self.decimal)
+        return math.nan if place is None else float(place)
+
+    def stand_ins(self) -> tuple[float, ...]:
+        """Return the places of all words."""
+        return tuple(float(place) for place in range(len(self.ordered)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,3 +92,7 @@ class GapColumn(NumberColumn):
     def number(self, cell: str) -> float:
         """Return 1 for a cell without a readable value, otherwise 0."""
         return float(math.isnan(self.of.number(cell.strip())))
+
+    def stand_ins(self) -> tuple[float, ...]:
+        """Return a zero for every value of the column itself: a stand-in is no gap."""
+        return (0.0,) * len(self.of.stand_ins())

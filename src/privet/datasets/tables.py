@@ -25,10 +25,13 @@ from privet.datasets.csv_records import CsvFormat, CsvRecord, csv_records, first
 from privet.datasets.files import MAX_CONTENT_BYTES, check_sha256
 from privet.datasets.header_hints import header_advice
 from privet.datasets.typed_tables import TableText, header_text, table_text
+from privet.datasets.words import composed, place_of
 from privet.errors import ArgumentError, DataError
 
 _MAX_HEADER_BYTES = 2**20
 _MAX_PUBLIC_BYTES = 2**28
+_MOST_STAND_INS = 16
+_MOST_CODES = 64
 
 
 class Column(Protocol):
@@ -96,6 +99,11 @@ class NumberColumn:
         number = math.nan if cell is None else self.number(cell)
         return self.default if math.isnan(number) else min(max(number, self.low), self.high)
 
+    def stand_ins(self) -> tuple[float, ...]:
+        """Return public values spread evenly over the declaration, to put in the place of a record's own."""
+        step = (self.high - self.low) / _MOST_STAND_INS
+        return tuple(self.low + (place + 0.5) * step for place in range(_MOST_STAND_INS))
+
     def number(self, cell: str) -> float:
         """Return the number in a cell without clamping; NaN if the cell is no number."""
         # Python reads 1_000 as a thousand, other programs do not: such cells are unreadable.
@@ -115,6 +123,7 @@ class CategoryColumn:
         name: the name in the header line.
         categories: all categories, in the order of their codes 0, 1, 2, ...
         default: category of missing and undeclared cells.
+        decimal: decimal mark of categories that are numbers.
         takes_gaps: whether the default was declared for empty cells, so that test records may have them.
     """
 
@@ -122,6 +131,7 @@ class CategoryColumn:
     categories: tuple[str, ...]
     default: str
     takes_gaps: bool = False
+    decimal: str = "."
 
     def __post_init__(self) -> None:
         if len(set(self.categories)) != len(self.categories):
@@ -139,8 +149,17 @@ class CategoryColumn:
 
     def value(self, cell: str | None) -> float:
         """Return the code of the category; that of the default for any other cell."""
-        word = None if cell is None else cell.strip()
-        return self.categories.index(word if word in self.categories else self.default)
+        found = None if cell is None else self.code(cell)
+        return self.categories.index(self.default) if found is None else found
+
+    def code(self, cell: str) -> int | None:
+        """Return the code of the category that a cell holds; None if it holds none."""
+        return place_of(cell.strip(), self.categories, decimal=self.decimal)
+
+    def stand_ins(self) -> tuple[float, ...]:
+        """Return the codes of the categories; some, spread evenly, where they are many."""
+        count = len(self.categories)
+        return tuple(float(place * count // min(count, _MOST_CODES)) for place in range(min(count, _MOST_CODES)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,8 +250,8 @@ def read_header(path: str | os.PathLike[str], *, targets: Sequence[str], delimit
     """
     text = header_text(path, delimiter=delimiter, max_bytes=_MAX_HEADER_BYTES)
     first = _header(text, delimiter)
-    header = [cell.strip() for cell in first.cells]
-    for target in targets:
+    header = [composed(cell) for cell in first.cells]
+    for target in map(composed, targets):
         if header.count(target) == 1:
             continue
         raise DataError(
@@ -261,7 +280,7 @@ def read_public_cells(path: str | os.PathLike[str], *, delimiter: str = ",") -> 
     cells = [[cell.strip() for cell in record.cells] for record in records]
     if not cells:
         raise DataError(_no_header(text.name))
-    return cells[0], cells[1:]
+    return [composed(name) for name in cells[0]], cells[1:]
 
 
 def _header(text: TableText, delimiter: str) -> CsvRecord:
@@ -282,8 +301,8 @@ def count_surplus(text: TableText, form: CsvFormat) -> int:
 
 
 def _positions(name: str, header: CsvRecord, schema: CsvSchema) -> dict[str, int]:
-    found = [cell.strip() for cell in header.cells]
-    wanted = list(dict.fromkeys(column.header for column in schema.columns))
+    found = [composed(cell) for cell in header.cells]
+    wanted = list(dict.fromkeys(composed(column.header) for column in schema.columns))
     wrong = [column for column in wanted if found.count(column) != 1]
     if wrong:
         others = f"; also wrong: {', '.join(map(repr, wrong[1:]))}" if 1 < len(wrong) < len(wanted) else ""
@@ -292,7 +311,7 @@ def _positions(name: str, header: CsvRecord, schema: CsvSchema) -> dict[str, int
             f"times{others}. Declared columns: {_names(schema)}. "
             f"{header_advice(header.text, wanted, delimiter=schema.delimiter)}"
         )
-    return {column.name: found.index(column.header) for column in schema.columns}
+    return {column.name: found.index(composed(column.header)) for column in schema.columns}
 
 
 def _columns(records: Iterator[CsvRecord], schema: CsvSchema, positions: Mapping[str, int]) -> dict[str, NDArray[Any]]:

@@ -13,6 +13,7 @@ from privet.accounting.guarantee import Guarantee
 from privet.attacks.membership_verdict import MembershipReport
 from privet.attacks.reconstruction.result import RebuiltReport
 from privet.effects.groups import FairnessReport
+from privet.effects.importance import ImportanceReport
 from privet.effects.radii import RobustnessReport, WeightGrowth
 from privet.effects.reliability import CalibrationReport
 from privet.errors import CheckpointError
@@ -71,6 +72,7 @@ class RunContent:
         rebuilt_pictures: The rebuilt pictures as a data URL.
         evaluation: The newest private evaluation, if there was one.
         coefficients: What a linear model of a table goes by, by target.
+        importance: The importance of columns on public records, if it was measured.
     """
 
     folder: Path
@@ -93,6 +95,7 @@ class RunContent:
     rebuilt_pictures: str | None = None
     evaluation: PrivateEvaluation | None = None
     coefficients: tuple[Coefficients, ...] = ()
+    importance: ImportanceReport | None = None
 
     @property
     def title(self) -> str:
@@ -172,6 +175,7 @@ def gather(folder: str | Path) -> RunContent:
         rebuilt_pictures=read_picture(files.reconstruction_pictures) if recipe.is_public else None,
         evaluation=stored_evaluation(files),
         coefficients=coefficients_of(files, recipe),
+        importance=read_result(files.importance, ImportanceReport.from_dict),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from privet import __version__
 from privet.accounting.guarantee import rounded_up
 from privet.errors import CheckpointError
-from privet.reports import private_figure_rows
+from privet.reports import importance_rows, private_figure_rows, run_plots
 from privet.reports.audits import AUDIT_HEADER, audit_note, audit_plot, audit_rows
 from privet.reports.baseline import (
     BASELINE_HEADER,
@@ -31,7 +30,6 @@ from privet.runs.ledger_check import lost_steps_text
 from privet.runs.measures import Measure
 from privet.runs.recipes.data_sheet import DataSheet
 from privet.runs.run_files import write_whole
-from privet.vocabulary import Release
 
 REPORT_NAME = "report.html"
 
@@ -87,6 +85,7 @@ _PARTS = (
     ("privacy", "Privacy profile and attackers", ()),
     ("private-evaluation", "Measured privately", ("private",)),
     ("coefficients", "What the model goes by", ("coefficients",)),
+    ("importance", "Importance of columns", ("importance",)),
     ("utility", "Accuracy and budget over the run", ()),
     ("examination", "Calibration, attacks and audits", ("confidence", "membership", "audit", "rebuilt")),
     ("side-effects", "Differences between groups, and robustness", ("side_effects",)),
@@ -115,20 +114,21 @@ def _values(content: RunContent) -> dict[str, Any]:
         "agrees": content.agrees,
         "mismatch": content.ledger.mismatch,
         "comparison": _comparison(content),
-        "privacy_plots": _privacy_plots(content),
-        "utility_plots": _utility_plots(content),
+        "privacy_plots": run_plots.privacy_plots(content),
+        "utility_plots": run_plots.utility_plots(content),
         "measures": [] if content.metrics is None else [_measure_row(row) for row in content.metrics.measures],
         "is_public": content.is_public,
         "is_own_loop": content.recipe is None,
-        "unprotected_plots": _unprotected_plots(content),
+        "unprotected_plots": run_plots.unprotected_plots(content),
         "private": _private(content),
         "coefficients": content.coefficients,
+        "importance": _importance(content),
         "confidence": _confidence(content),
         "confidence_header": CONFIDENCE_HEADER,
         "membership": _membership(content),
         "rebuilt": _rebuilt(content),
         "audit": _audit(content),
-        "examination_plots": _examination_plots(content),
+        "examination_plots": run_plots.examination_plots(content),
         "side_effects": _side_effects(content),
         "environments": [_flat(entry) for entry in content.environments],
         "dataset": _dataset(content),
@@ -200,6 +200,20 @@ def _private(content: RunContent) -> dict[str, Any] | None:
         "reliability": private_figure_rows.reliability_rows(found),
         "note": private_figure_rows.note(found),
     }
+
+
+def _importance(content: RunContent) -> list[dict[str, Any]]:
+    """Return the parts on the importance of columns, each with what it rests on."""
+    found = []
+    if content.evaluation is not None:
+        note = importance_rows.private_note(content.evaluation)
+        parts = importance_rows.private_parts(content.evaluation)
+        found += [{"part": part, "kind": "measured privately", "note": note} for part in parts]
+    if content.importance is not None:
+        note = importance_rows.public_note(content.importance)
+        parts = importance_rows.public_parts(content.importance)
+        found += [{"part": part, "kind": "on public records", "note": note} for part in parts]
+    return found
 
 
 def _audit(content: RunContent) -> dict[str, Any] | None:
@@ -296,76 +310,6 @@ def _comparison(content: RunContent) -> list[tuple[str, str, str, bool]]:
             content.plan.matches_hash(ledger.plan_hash),
         ),
     ]
-
-
-def _privacy_plots(content: RunContent) -> list[Any]:
-    from privet.reports import plots
-    from privet.reports.trade_off_plots import trade_off_plots
-
-    ledger = content.ledger
-    if ledger.rounds_charged == 0 or math.isinf(ledger.spent.epsilon):
-        return []
-    adjacency, event = ledger.spent.adjacency, ledger.event
-    profile = plots.profile_plot(event, adjacency, epsilon=ledger.spent.epsilon, delta=ledger.spent.delta)
-    return [
-        profile,
-        *trade_off_plots(event, adjacency, attacks=content.membership, audited=_audited(content)),
-    ]
-
-
-def _audited(content: RunContent) -> tuple[float, float] | None:
-    """Return the largest (epsilon, delta) that audits of the whole plan proved; None if they proved nothing."""
-    if content.audit is None or not content.plan.matches_hash(content.audit.plan_hash):
-        return None
-    whole = [
-        (found.epsilon_bound, found.delta)
-        for found in content.audit.findings
-        if found.num_rounds == content.plan.num_rounds
-        and 0 < found.epsilon_bound < math.inf
-        # The audit with little noise does not have the run's noise.
-        and math.isclose(found.noise_claim, content.noise_multiplier or math.nan, rel_tol=1e-9)
-    ]
-    return max(whole, default=None)
-
-
-def _utility_plots(content: RunContent) -> list[Any]:
-    from privet.reports import plots
-
-    ledger = content.ledger
-    found = []
-    if not math.isinf(ledger.spent.epsilon):
-        table = content.plan.epsilon_by_round
-        charged, epsilon = ledger.rounds_charged, ledger.spent.epsilon
-        points = () if content.metrics is None else content.metrics.curve
-        # Where only the last model is released, the rows belong to plans with fewer rounds and are no quick bounds.
-        is_quicker = len(points) > 1 and content.plan.release is Release.EVERY_ITERATE
-        found.append(
-            plots.spending_plot(
-                table, rounds_charged=charged, epsilon_spent=epsilon, is_quicker_than_measurements=is_quicker
-            )
-        )
-    if content.metrics is not None and len(content.metrics.curve) > 1:
-        is_share = content.metrics.curve[0].measure.name == "accuracy"
-        found.append(plots.curve_plot(content.metrics.curve, is_share=is_share))
-        if not math.isinf(ledger.spent.epsilon):
-            found.append(plots.budget_plot(content.metrics.curve, is_share=is_share))
-    return found
-
-
-def _unprotected_plots(content: RunContent) -> list[Any]:
-    from privet.reports.unprotected_plots import unprotected_plots
-
-    return unprotected_plots(content.unprotected) if content.unprotected else []
-
-
-def _examination_plots(content: RunContent) -> list[Any]:
-    from privet.reports import confidence_plots
-
-    found = [] if content.calibration is None else [confidence_plots.reliability_plot(content.calibration)]
-    if content.membership:
-        ledger = content.ledger
-        found.append(confidence_plots.roc_plot(content.membership, ledger.event, ledger.spent.adjacency))
-    return found
 
 
 def _side_effects(content: RunContent) -> dict[str, Any] | None:

@@ -56,6 +56,7 @@ class RunFiles:
     robustness = _File("robustness.json")
     long_tail = _File("long_tail.png")  # public test pictures of lowest and highest loss
     evaluation = _File("evaluation.json")  # figures of private records, released with noise and charged
+    importance = _File("importance.json")  # of columns, on public records
     reconstruction = _File("reconstruction.json")
     reconstruction_pictures = _File("reconstruction.png")
     audit = _File("audit.json")

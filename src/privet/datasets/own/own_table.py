@@ -70,7 +70,8 @@ def _strictly(column: AnyColumn, word: str) -> float:
     if column.takes_gaps and is_gap(column, word):
         return column.value(None)
     if isinstance(column, CategoryColumn):
-        return column.categories.index(word) if word in column.categories else math.nan
+        code = column.code(word)
+        return math.nan if code is None else code
     return math.nan if math.isnan(column.number(word)) else column.value(word)
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from privet.effects.noisy_counts.terms import MOMENT_SCALE, SCORE_EDGES, Array, EvaluationTerms
+from privet.effects.noisy_counts.terms import IMPORTANCE, MOMENT_SCALE, SCORE_EDGES, Array, EvaluationTerms
+from privet.errors import ArgumentError
 
 _CHUNK = 4096
 _ROUNDING = 1e-6
@@ -26,6 +27,8 @@ class Evaluated:
         decided: The decided classes; the likeliest if not given.
         groups: By column, the number of each record's category.
         weights: How much each record counts; the records of one person count 1 together at most.
+        drops: ``[records, columns]``, for each column of ``terms.importance``: by how much a record's figure falls when
+            the column is replaced by public values. It must be a function of the record alone.
     """
 
     outputs: Array
@@ -33,6 +36,7 @@ class Evaluated:
     decided: Codes | None = None
     groups: Mapping[str, Codes] = field(default_factory=dict)
     weights: Array
+    drops: Array | None = None
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -86,7 +90,17 @@ def _class_rows(data: Evaluated, terms: EvaluationTerms, part: slice) -> Array:
     for groups in terms.groups:
         codes = np.clip(data.groups[groups.column][part], 0, len(groups.categories) - 1)
         rows[at, places[f"group {groups.column}"].start + 2 * codes + (decided == labels)] = 1.0
+    if IMPORTANCE in places:
+        rows[:, places[IMPORTANCE]] = _drops(data, terms, part)
     return np.where(is_class[:, None], rows, 0.0)
+
+
+def _drops(data: Evaluated, terms: EvaluationTerms, part: slice) -> Array:
+    """Return the drops of records and their squares, pair after pair."""
+    if data.drops is None:
+        raise ArgumentError(f"The terms ask for the importance of {len(terms.importance or ())} columns: give drops.")
+    drops = np.clip(np.nan_to_num(data.drops[part]), -1.0, 1.0)
+    return np.stack([drops, MOMENT_SCALE * drops**2], 2).reshape(len(drops), -1)
 
 
 def _number_rows(data: Evaluated, terms: EvaluationTerms, part: slice) -> Array:
@@ -106,4 +120,6 @@ def _number_rows(data: Evaluated, terms: EvaluationTerms, part: slice) -> Array:
         first = places[f"group {groups.column}"].start + 3 * codes
         for place, values in enumerate((np.ones_like(error), error, MOMENT_SCALE * error**2)):
             rows[at, first + place] = values
+    if IMPORTANCE in places:
+        rows[:, places[IMPORTANCE]] = _drops(data, terms, part)
     return rows

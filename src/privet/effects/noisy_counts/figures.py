@@ -12,7 +12,7 @@ from privet.effects.noisy_counts import intervals
 from privet.effects.noisy_counts.intervals import Interval
 from privet.effects.noisy_counts.number_figures import number_figures
 from privet.effects.noisy_counts.temperature import temperature_of
-from privet.effects.noisy_counts.terms import MOMENT_SCALE, SCORE_EDGES, Array, EvaluationTerms
+from privet.effects.noisy_counts.terms import IMPORTANCE, MOMENT_SCALE, SCORE_EDGES, Array, EvaluationTerms
 from privet.errors import ArgumentError
 from privet.records import Record
 
@@ -68,12 +68,16 @@ class Released(Record):
         return self.terms.stds(self.noise_multiplier)[name]
 
     @property
+    def noisy_count(self) -> tuple[float, float]:
+        """The released number of units, and the standard deviation of its noise."""
+        if self.terms.class_names:
+            return float(self.block("confusion").sum()), self.std("confusion") * self.terms.num_classes
+        return float(self.block("moments")[0]), self.std("moments")
+
+    @property
     def count(self) -> Figure:
         """The number of units, such as records."""
-        if self.terms.class_names:
-            value, noise = float(self.block("confusion").sum()), self.std("confusion") * self.terms.num_classes
-        else:
-            value, noise = float(self.block("moments")[0]), self.std("moments")
+        value, noise = self.noisy_count
         half = intervals._QUANTILE * noise
         return Figure(name="units", value=max(0.0, value), low=max(0.0, value - half), high=max(0.0, value + half))
 
@@ -112,6 +116,7 @@ class Figures:
         groups: Figures of groups.
         reliability: Bins of probabilities.
         temperature: The number by which logits are divided so that probabilities fit; 1 where nothing is gained.
+        importance: By column, how much the accuracy falls, or the mean absolute error rises, without it.
     """
 
     headline: tuple[Figure, ...]
@@ -123,6 +128,7 @@ class Figures:
     groups: tuple[GroupFigure, ...] = ()
     reliability: tuple[ReliabilityBin, ...] = ()
     temperature: float = 1.0
+    importance: tuple[Figure, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values."""
@@ -145,6 +151,7 @@ class Figures:
                 for each in self.reliability
             ],
             "temperature": self.temperature,
+            "importance": [figure.to_dict() for figure in self.importance],
         }
 
 
@@ -190,6 +197,7 @@ def _class_figures(released: Released) -> Figures:
         groups=tuple(_groups(released)),
         reliability=tuple(_reliability(released)),
         temperature=temperature_of(*_scores(released), std=released.std("scores" if size == 2 else "confidence")),
+        importance=_importance(released, scale=1.0),
     )
 
 
@@ -310,6 +318,25 @@ def _number_figures(released: Released) -> Figures:
         differences=differences,
         warnings=tuple(_warnings(differences, "always says the mean")),
         groups=tuple(_number_groups(released)),
+        importance=_importance(released, scale=terms.error_clip),
+    )
+
+
+def _importance(released: Released, *, scale: float) -> tuple[Figure, ...]:
+    """Return the mean drop of every column with its interval."""
+    names = released.terms.importance or ()
+    if not names:
+        return ()
+    sums, std = released.block(IMPORTANCE).reshape(-1, 2), released.std(IMPORTANCE)
+    count, count_std = released.noisy_count
+    found = intervals.mean(
+        sums[:, 0], sums[:, 1] / MOMENT_SCALE, np.full(len(sums), count),
+        total_std=std, count_std=count_std, least=-1.0,
+    )  # fmt: skip
+    ends = zip(names, found.value, found.low, found.high, strict=True)
+    return tuple(
+        Figure(name=name, value=scale * float(value), low=scale * float(low), high=scale * float(high))
+        for name, value, low, high in ends
     )
 
 

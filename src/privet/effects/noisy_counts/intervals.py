@@ -87,13 +87,14 @@ def mean(
     *,
     total_std: float,
     count_std: float,
+    least: float = 0.0,
 ) -> Interval:
-    """Return the mean of values from 0 to 1, from their noisy sum, sum of squares and number."""
+    """Return the mean of values from ``least`` to 1, from their noisy sum, sum of squares and number."""
     t, q, n = (np.asarray(each, dtype=np.float64) for each in (total, squares, count))
     number = np.maximum(n, 1.0)
-    m = np.clip(t / number, 0.0, 1.0)
-    spread = np.clip(q / number - m**2, 0.0, m * (1 - m))
-    return ratio(t, n, Quadratic(constant=total_std**2 + number * spread, square=count_std**2))
+    m = np.clip(t / number, least, 1.0)
+    spread = np.clip(q / number - m**2, 0.0, (m - least) * (1 - m))
+    return ratio(t, n, Quadratic(constant=total_std**2 + number * spread, square=count_std**2), least=least)
 
 
 def contrast(cells: Array, coefficients: Array, *, std: float) -> Interval:

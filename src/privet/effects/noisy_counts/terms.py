@@ -21,6 +21,8 @@ SCORE_EDGES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.9
 MOST_CURVES = 10
 # Second moments serve intervals only, so they get less of the norm than the figures themselves.
 MOMENT_SCALE = 0.5
+# The block of the importance of columns.
+IMPORTANCE = "importance"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,7 @@ class EvaluationTerms(Record):
         high: Upper end of that range.
         error_clip: The largest error of a predicted number that counts; a larger one counts as this.
         records_per_person: The most records of a person, of which the mean counts; None where records are protected.
+        importance: Columns of which the importance is measured; None or empty for none.
     """
 
     WHAT: ClassVar[str] = "the terms of a private evaluation"
@@ -82,6 +85,7 @@ class EvaluationTerms(Record):
     high: float = 1.0
     error_clip: float = 0.5
     records_per_person: int | None = None
+    importance: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         checks.fields(self, checks.positive, "loss_clip")
@@ -111,6 +115,11 @@ class EvaluationTerms(Record):
         for groups in self.groups:
             size = width * len(groups.categories)
             found.append((f"group {groups.column}", size, norm, 0.2 / len(self.groups)))
+        if self.importance:
+            # of every column a drop from -1 to 1 and its square: one unit may move all of them at once
+            found.append(
+                (IMPORTANCE, 2 * len(self.importance), math.sqrt(len(self.importance) * (1 + MOMENT_SCALE**2)), 0.3)
+            )
         total = sum(share for *_, share in found)
         return tuple(Block(name=name, size=size, norm=norm, share=share / total) for name, size, norm, share in found)
 

@@ -33,7 +33,7 @@ from privet.plan import Plan
 from privet.runs.building import choose_device, load_tested
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.training_settings import SgdSettings
-from privet.runs.resuming import classifier_recipe, stored_plan
+from privet.runs.resuming import classifier_recipe, stored_plan, stored_recipe
 from privet.runs.run_files import RunFiles, write_json
 from privet.runs.runner import stored_model
 from privet.training.predictions import predict
@@ -64,9 +64,8 @@ def own_test_data(folder: str | Path, path: str | os.PathLike[str]) -> ArrayData
 
     Raises:
         DataError: the file does not fit the run's declaration; the message names the row and the problem.
-        RecipeError: the model predicts numbers.
     """
-    recipe = classifier_recipe(RunFiles(folder=Path(folder)))
+    recipe = stored_recipe(RunFiles(folder=Path(folder)))
     normalisation = recipe.info.normalisation(recipe.normalisation)
     if recipe.table is not None:
         return read_test_csv(path, recipe.table.declared(), normalisation)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from privet import checks
 from privet.accounting.charges import HypotheticalCharges
@@ -33,6 +33,7 @@ from privet.mechanism.owners import Owners
 from privet.plan import Plan
 from privet.runs.building import choose_device, held_out_data
 from privet.runs.evaluated import PrivateEvaluation, stored_evaluation
+from privet.runs.evaluation.importance import columns_of, drops_on_stand_ins
 from privet.runs.ledger_check import check_ledger
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.resuming import stored_plan, stored_recipe
@@ -54,11 +55,13 @@ class Asked:
         epsilon: What it may cost by itself, at the delta of the plan.
         groups: Columns whose groups are compared.
         loss_clip: The largest log loss of a record that counts.
+        importance: Whether the importance of every column of the table is measured.
     """
 
     epsilon: float
     groups: tuple[str, ...] = ()
     loss_clip: float = DEFAULT_CLIP
+    importance: bool = False
 
     def __post_init__(self) -> None:
         checks.fields(self, checks.positive, "epsilon")
@@ -68,6 +71,7 @@ class Asked:
         """Return the public constants; a column that does not exist is refused here, before anything is charged."""
         info = recipe.info
         groups = tuple(Groups(column=name, categories=tuple(_categories(info, name))) for name in self.groups)
+        importance = tuple(group.name for group in columns_of(recipe)) if self.importance else None
         per_person = None
         if plan.unit is Unit.PERSON:
             bounded = plan.sampling.contribution
@@ -78,6 +82,7 @@ class Asked:
                 groups=groups,
                 loss_clip=self.loss_clip,
                 records_per_person=per_person,
+                importance=importance,
             )
         if info.task.bounds is None:
             raise RecipeError(
@@ -86,7 +91,12 @@ class Asked:
             )
         low, high = info.task.bounds
         return EvaluationTerms(
-            groups=groups, low=low, high=high, error_clip=(high - low) / 2, records_per_person=per_person
+            groups=groups,
+            low=low,
+            high=high,
+            error_clip=(high - low) / 2,
+            records_per_person=per_person,
+            importance=importance,
         )
 
     def release(self, plan: Plan) -> VectorRelease:
@@ -106,7 +116,12 @@ def asked_in(recipe: Recipe) -> Asked | None:
     found = recipe.evaluation
     if found is None:
         return None
-    return Asked(epsilon=found.epsilon, groups=tuple(found.groups or ()), loss_clip=found.loss_clip or DEFAULT_CLIP)
+    return Asked(
+        epsilon=found.epsilon,
+        groups=tuple(found.groups or ()),
+        loss_clip=found.loss_clip or DEFAULT_CLIP,
+        importance=bool(found.importance),
+    )
 
 
 def evaluate_privately(
@@ -163,6 +178,7 @@ def evaluate_privately(
             targets=records.labels.cpu().numpy().reshape(len(records)),
             groups={each.column: _codes(recipe.info, records, each.column) for each in terms.groups},
             weights=_weights(records, terms),
+            drops=_drops(recipe, model, records, terms),
         )
         return summed(evaluated, terms)
 
@@ -206,6 +222,29 @@ def _check_total(folder: str | Path, release: VectorRelease, plan: Plan, max_eps
             f"With this evaluation the run would spend epsilon {total:.4g} in all, and {max_epsilon:g} is allowed. "
             "Nothing was charged. Lower --evaluate-epsilon, or allow more."
         )
+
+
+def _drops(
+    recipe: Recipe, model: nn.Module, records: ArrayDataset, terms: EvaluationTerms
+) -> NDArray[np.float64] | None:
+    """Return by how much each record's figure falls without each column; None where it was not asked for."""
+    if not terms.importance:
+        return None
+    task, codes = recipe.info.task, {name: place for place, name in enumerate(terms.class_names)}
+    targets = records.labels.cpu().numpy().reshape(len(records))
+
+    def merits(features: Tensor) -> NDArray[np.float64]:
+        said = any_outputs_of(model, features)
+        decided = task.decisions(said.nan_to_num())["class" if codes else task.names[0]]
+        is_known = said.isfinite().all(1).numpy()
+        if codes:
+            right = np.array([codes[name] for name in decided], dtype=np.int64) == targets
+            return np.asarray(np.where(is_known, right, 0.0))
+        inside = np.clip(targets, terms.low, terms.high)
+        error = np.abs(np.clip(decided.astype(np.float64), terms.low, terms.high) - inside) / terms.error_clip
+        return np.asarray(np.where(is_known, 1 - np.clip(error, 0.0, 1.0), 0.0))
+
+    return drops_on_stand_ins(merits, records.features, columns_of(recipe))
 
 
 def _heated(said: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:

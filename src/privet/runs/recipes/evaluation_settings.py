@@ -12,8 +12,10 @@ class EvaluationSettings(Table):
         epsilon: What the evaluation may cost by itself, at the delta of the plan; the total of the run includes it.
         groups: Columns of categories whose groups are compared; none if not given.
         loss_clip: The largest log loss of a record that counts; a public number; 5 if not given.
+        importance: Whether the importance of every column of a table is measured too; no if not given.
     """
 
     epsilon: Positive
     groups: list[str] | None = None
     loss_clip: Positive | None = None
+    importance: bool | None = None

@@ -26,6 +26,9 @@ from privet.runs.recipes.table_settings import TableSettings
 from privet.runs.recipes.training_settings import Positive, SgdSettings, Table, TrainingSettings
 from privet.vocabulary import Release, Unit
 
+# Names of own data begin with this where they follow from the name of a file.
+OWN_PREFIX = "own_"
+
 # These change neither the trained model nor its guarantee, so a run may be resumed with other values.
 FREE_ON_RESUME = (
     "training.physical_batch_size",
@@ -38,6 +41,7 @@ FREE_ON_RESUME = (
     "evaluation.epsilon",
     "evaluation.groups",
     "evaluation.loss_clip",
+    "evaluation.importance",
     *(f"data_sheet.{name}" for name in DataSheet.model_fields),
 )
 
@@ -243,8 +247,10 @@ class Recipe(Table):
 
     @property
     def title(self) -> str:
-        """The recipe's name, or "MODEL on DATASET"."""
-        return self.name or f"{self.model} on {self.dataset}"
+        """The recipe's name, or what a model of own data predicts, or "MODEL on DATASET"."""
+        if self.name or self.own_data is None:
+            return self.name or f"{self.model} on {self.dataset}"
+        return f"Prediction of {', '.join(self.info.task.names)} from {self.dataset.removeprefix(OWN_PREFIX)}"
 
     def plan(self) -> Plan:
         """Return the calibrated plan. Reads no data and loads no torch.

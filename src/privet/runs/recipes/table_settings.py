@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from privet.datasets.csv_records import MAX_RECORD_LENGTH
 from privet.datasets.info import DatasetInfo
@@ -13,11 +13,15 @@ from privet.datasets.own.declared_table import DeclaredTable, Target
 from privet.datasets.special_columns import DateColumn, GapColumn, OrdinalColumn, day
 from privet.datasets.sql_tables import SqlTable, is_address
 from privet.datasets.tables import CategoryColumn, NumberColumn
+from privet.datasets.words import composed
 from privet.errors import ArgumentError, DataError, RecipeError
 from privet.runs.recipes.training_settings import Count, Inside, Positive, Table
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 HOW_TO_PREDICT_NUMBERS = "To predict numbers, declare the range of the target: low and high, known without the records."
+
+
+Name = Annotated[str, AfterValidator(composed)]
 
 
 class ColumnSettings(Table):
@@ -39,7 +43,7 @@ class ColumnSettings(Table):
             category of their own.
     """
 
-    name: str
+    name: Name
     low: Finite | None = None
     high: Finite | None = None
     categories: list[str] | None = None
@@ -109,7 +113,9 @@ class ColumnSettings(Table):
         if self.gaps and "" not in words:
             words = (*words, "")
         default = ("" if self.gaps else words[0]) if self.default is None else str(self.default)
-        return CategoryColumn(name=self.name, categories=words, default=default, takes_gaps=self._takes_gaps)
+        return CategoryColumn(
+            name=self.name, categories=words, default=default, takes_gaps=self._takes_gaps, decimal=decimal
+        )
 
     def _ordinal(self, decimal: str) -> NumberColumn:
         words = tuple(self.ordered or ())
@@ -121,7 +127,7 @@ class ColumnSettings(Table):
             )
         return OrdinalColumn(
             name=self.name, low=0.0, high=len(words) - 1.0, default=float(words.index(str(default))), ordered=words,
-            takes_gaps=self._takes_gaps,
+            takes_gaps=self._takes_gaps, decimal=decimal,
         )  # fmt: skip
 
     def _date(self, decimal: str) -> NumberColumn:
@@ -225,7 +231,7 @@ class TableSettings(Table):
     delimiter: str = ","
     decimal: str = "."
     max_record_length: Count | None = None
-    person: str | None = None
+    person: Name | None = None
     num_persons: Count | None = None
     one_record_per_person: bool | None = None
 

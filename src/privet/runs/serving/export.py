@@ -123,7 +123,7 @@ def _number(column: NumberColumn, kind: str = "number") -> dict[str, Any]:
 
 def _category(column: CategoryColumn) -> dict[str, Any]:
     told = {"kind": "category", "name": column.name, "header": column.header}
-    return {**told, "categories": list(column.categories), "default": column.default}
+    return {**told, "categories": list(column.categories), "default": column.default, "decimal": column.decimal}
 
 
 def _date(column: DateColumn) -> dict[str, Any]:

@@ -11,8 +11,10 @@ import csv
 import json
 import math
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,34 @@ def read_weights(path: Path) -> dict[str, Array]:
     return found
 
 
+def composed(word: str) -> str:
+    """Return a word without spaces around it in composed Unicode."""
+    return unicodedata.normalize("NFC", word.strip())
+
+
+def place_of(cell: str, words: Sequence[str], decimal: str) -> int | None:
+    """Return the place of the declared word that a cell holds, or of one that is equal as a number; None if none is."""
+    if cell in words:
+        return words.index(cell)
+    names = [composed(word) for word in words]
+    if composed(cell) in names:
+        return names.index(composed(cell))
+    numbers = [exact(word, decimal) for word in names]
+    wanted = exact(composed(cell), decimal)
+    return None if wanted is None or wanted not in numbers else numbers.index(wanted)
+
+
+def exact(word: str, decimal: str) -> Decimal | None:
+    """Return the number that a word writes; None if it writes none."""
+    if "_" in word or (decimal == "," and "." in word):
+        return None
+    try:
+        found = Decimal(word.replace(",", ".") if decimal == "," else word)
+    except InvalidOperation:
+        return None
+    return found if found.is_finite() else None
+
+
 def number(cell: str, column: Mapping[str, Any]) -> float:
     """Return the number in a cell of a column; NaN for a cell without one."""
     if column["kind"] == "date":
@@ -45,7 +75,8 @@ def number(cell: str, column: Mapping[str, Any]) -> float:
         days = (found.date() - datetime.strptime(column["earliest"], "%Y-%m-%d").date()).days
         return days + (found.hour * 3600 + found.minute * 60 + found.second) / 86_400
     if column["kind"] == "ordinal":
-        return float(column["ordered"].index(cell)) if cell in column["ordered"] else math.nan
+        place = place_of(cell, column["ordered"], column["decimal"])
+        return math.nan if place is None else float(place)
     if "_" in cell or (column["decimal"] == "," and "." in cell):
         return math.nan
     try:
@@ -60,10 +91,11 @@ def value(cell: str, column: Mapping[str, Any], record: int) -> list[float]:
     if column["kind"] == "gap":
         return [float(math.isnan(number(cell, column["of"])))]
     if column["kind"] == "category":
-        word = column["default"] if not cell and cell not in column["categories"] else cell
-        if word not in column["categories"]:
+        words = column["categories"]
+        place = place_of(column["default"] if not cell and cell not in words else cell, words, column["decimal"])
+        if place is None:
             raise SystemExit(f"record {record}: the column {column['name']!r} holds an undeclared category")
-        return [float(word == each) for each in column["categories"]]
+        return [float(place == each) for each in range(len(words))]
     if not cell or cell.lower() == "nan":
         return [column["default"]]
     found = number(cell, column)
@@ -222,7 +254,7 @@ def main(arguments: Sequence[str]) -> None:
     served = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     with open(arguments[0], encoding="utf-8-sig", newline="") as source:
         reader = csv.reader(source, delimiter=served["delimiter"], skipinitialspace=True)
-        header = [name.strip() for name in next(reader, [])]
+        header = [composed(name) for name in next(reader, [])]
         missing = [column["header"] for column in served["columns"] if header.count(column["header"]) != 1]
         if missing:
             raise SystemExit(f"The header should name the column {missing[0]!r} once.")
