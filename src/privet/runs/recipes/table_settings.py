@@ -7,12 +7,14 @@ from typing import Annotated
 
 from pydantic import Field
 
+from privet.accounting.guarantee import rounded_up
 from privet.datasets.csv_records import MAX_RECORD_LENGTH
 from privet.datasets.info import DatasetInfo
 from privet.datasets.own.declared_table import DeclaredTable, Target
 from privet.datasets.special_columns import DateColumn, GapColumn, OrdinalColumn, day
 from privet.datasets.tables import CategoryColumn, NumberColumn
 from privet.errors import ArgumentError, RecipeError
+from privet.mechanism.events import DpEvent, gaussian_event
 from privet.runs.recipes.training_settings import Count, Inside, Positive, Table
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -183,6 +185,40 @@ class TargetSettings(ColumnSettings):
                 raise RecipeError(f"table: the column {self.name!r} {because}, and {name} is not for that. Remove it.")
 
 
+class ReleasedSettings(Table):
+    """What a schema cost whose ranges and counts were released from the private records, before any training.
+
+    Attributes:
+        ledger: SHA-256 of the newest row of the ledger that it was charged on.
+        epsilon: The epsilon of that ledger.
+        delta: Its delta.
+        noise_multiplier: Ratio of the noise to the largest change by one unit.
+        unit: Whom it protects.
+        adjacency: How neighbouring tables differ.
+    """
+
+    ledger: str
+    epsilon: Positive
+    delta: Inside
+    noise_multiplier: Positive
+    unit: str
+    adjacency: str
+
+    @property
+    def event(self) -> DpEvent:
+        """The cost of the release."""
+        return gaussian_event(bounds=(1.0,), stds=(self.noise_multiplier,))
+
+    @property
+    def assumption(self) -> str:
+        """What a guarantee of training must say beside its figures."""
+        return (
+            f"the schema was released from private records before, at epsilon {rounded_up(self.epsilon)} and delta "
+            f"{self.delta:g} for one {self.unit}, which is spent besides: the total is that of this ledger and the "
+            f"ledger whose newest row is {self.ledger} together"
+        )
+
+
 class TableSettings(Table):
     """The user's own data: CSV files with a header, and their declared facts.
 
@@ -203,6 +239,7 @@ class TableSettings(Table):
         num_persons: Declared number of persons; a public number, which may be rounded. For comparisons only.
         one_record_per_person: Declares that each record holds everything about one person, for tables without names.
             The guarantee lists it as an assumption.
+        released: What the declaration itself cost, if it was released from the private records.
     """
 
     train: str
@@ -219,6 +256,7 @@ class TableSettings(Table):
     person: str | None = None
     num_persons: Count | None = None
     one_record_per_person: bool | None = None
+    released: ReleasedSettings | None = None
 
     def declared(self) -> DeclaredTable:
         """Return the declaration.
