@@ -202,8 +202,8 @@ def test_a_schema_whose_ledger_is_missing_or_another_one_is_refused(tmp_path: Pa
     _, head = release_counts(write(tmp_path / "a.csv", rows(60)), RECORDS, plan, tmp_path / "made")
     schema = tmp_path / "schema.toml"
     found = check_release(schema, ReleaseOfSchema(ledger="made", head=head))
-    assert (found.ledger, found.unit, found.adjacency) == (head, "record", "add_or_remove")
-    assert found.epsilon == plan.guarantee().epsilon
+    assert (found.ledger, found.protects, found.neighbours) == (head, "record", "add_or_remove")
+    assert found.spent_epsilon == plan.guarantee().epsilon
     with pytest.raises(RecipeError, match="is missing"):
         check_release(schema, ReleaseOfSchema(ledger="moved", head=head))
     with pytest.raises(RecipeError, match="different releases"):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @console.command(
     "privet schema visits.csv --target ill -o schema.toml",
     "privet schema visits.csv --target ill --public-sample old.csv",
-    "privet schema visits.csv --target ill --categories ill=no,yes --epsilon 0.5 --size 2000 -o schema.toml",
+    "privet schema visits.csv --target ill --epsilon 0.5 --size 2000 -o s.toml",
 )
 @click.argument("table", type=click.Path(exists=True, dir_okay=False))
 @click.option("--target", "targets", multiple=True, required=True, help="A column to predict; may be repeated.")

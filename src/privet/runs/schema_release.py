@@ -299,9 +299,9 @@ def check_release(schema: str | os.PathLike[str], named: ReleaseOfSchema) -> Rel
         )
     return ReleasedSettings(
         ledger=check.head,
-        epsilon=check.spent.epsilon,
-        delta=check.spent.delta,
-        noise_multiplier=_multiplier(check.plan),
-        unit=check.plan.unit.value,
-        adjacency=check.plan.adjacency.value,
+        spent_epsilon=check.spent.epsilon,
+        spent_delta=check.spent.delta,
+        noise_ratio=_multiplier(check.plan),
+        protects=check.plan.unit.value,
+        neighbours=check.plan.adjacency.value,
     )

@@ -208,8 +208,8 @@ class Recipe(Table):
         if released is None:
             return
         for name, asked, found in (
-            ("unit", self.privacy.unit, released.unit),
-            ("adjacency", self.privacy.adjacency, released.adjacency),
+            ("unit", self.privacy.unit, released.protects),
+            ("adjacency", self.privacy.adjacency, released.neighbours),
         ):
             if asked != found:
                 raise RecipeError(

@@ -190,32 +190,32 @@ class ReleasedSettings(Table):
 
     Attributes:
         ledger: SHA-256 of the newest row of the ledger that it was charged on.
-        epsilon: The epsilon of that ledger.
-        delta: Its delta.
-        noise_multiplier: Ratio of the noise to the largest change by one unit.
-        unit: Whom it protects.
-        adjacency: How neighbouring tables differ.
+        spent_epsilon: The epsilon of that ledger.
+        spent_delta: Its delta.
+        noise_ratio: Ratio of the noise to the largest change by one unit.
+        protects: Whom it protects.
+        neighbours: How neighbouring tables differ.
     """
 
     ledger: str
-    epsilon: Positive
-    delta: Inside
-    noise_multiplier: Positive
-    unit: str
-    adjacency: str
+    spent_epsilon: Positive
+    spent_delta: Inside
+    noise_ratio: Positive
+    protects: str
+    neighbours: str
 
     @property
     def event(self) -> DpEvent:
         """The cost of the release."""
-        return gaussian_event(bounds=(1.0,), stds=(self.noise_multiplier,))
+        return gaussian_event(bounds=(1.0,), stds=(self.noise_ratio,))
 
     @property
     def assumption(self) -> str:
         """What a guarantee of training must say beside its figures."""
         return (
-            f"the schema was released from private records before, at epsilon {rounded_up(self.epsilon)} and delta "
-            f"{self.delta:g} for one {self.unit}, which is spent besides: the total is that of this ledger and the "
-            f"ledger whose newest row is {self.ledger} together"
+            f"the schema was released from private records before, at epsilon {rounded_up(self.spent_epsilon)} and "
+            f"delta {self.spent_delta:g} for one {self.protects}, which is spent besides: the total is that of this "
+            f"ledger and the ledger whose newest row is {self.ledger} together"
         )
 
 
