@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from privet.accounting.ledger import Ledger
+from privet.errors import RecipeError
+from privet.runs.recipes.recipe import Recipe
 from tests.cli.conftest import FEW_STEPS, Ask
 
 WORDS = ("--categories", "town=north,south", "--categories", "income=low,high")
@@ -59,6 +61,15 @@ def test_a_schema_for_records_is_not_used_to_protect_persons(ask: Ask, own: Path
     assert "no common guarantee" in " ".join(found.err.split())
 
 
+def test_a_federation_that_would_not_count_a_schema_refuses_it(ask: Ask, own: Path) -> None:
+    assert ask(*RELEASE, "--bounds", "age").code == 0
+    assert ask(*TRAIN, "-o", "runs/mine").code == 0
+    values = tomllib.loads((own / "runs" / "mine" / "recipe.toml").read_text())
+    assert Recipe.from_dict(values).released is not None
+    with pytest.raises(RecipeError, match="does not count"):
+        Recipe.from_dict(values, in_federation=True)
+
+
 def test_a_schema_without_its_ledger_is_refused(ask: Ask, own: Path) -> None:
     assert ask(*RELEASE, "--bounds", "age").code == 0
     (own / "made.release").rename(own / "elsewhere")
@@ -79,6 +90,8 @@ def test_a_second_release_to_the_same_file_is_refused(ask: Ask, own: Path) -> No
     [
         (("--epsilon", "1", "--size", "200"), "-o schema.toml"),
         (("--epsilon", "1", "-o", "x.toml"), "--size"),
+        (("--epsilon", "1", "--size", "200", "-o", "x.release"), ".release"),
+        (("--epsilon", "1", "--size", "200", "-o", "nowhere/x.toml"), "must exist"),
         (("--size", "200"), "goes with --epsilon"),
         (("--epsilon", "1", "--size", "200", "-o", "x.toml", "--categories", "town"), "does not discover"),
         (("--epsilon", "1", "--size", "200", "-o", "x.toml", "--bounds", "agee"), "agee"),

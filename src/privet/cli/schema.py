@@ -125,6 +125,10 @@ class _Release:
 
         if self.output is None:
             raise click.UsageError("--epsilon spends on a ledger beside the schema. Name the file: -o schema.toml.")
+        if Path(self.output).suffix == ".release" or not Path(self.output).parent.is_dir():
+            raise click.UsageError(
+                f"-o {self.output}: its folder must exist, and it must not end in .release, as the ledger does."
+            )
         if not 0 < self.tail < 0.5:
             raise click.UsageError(f"--tail is a share between 0 and 0.5, such as 0.01; got {self.tail:g}.")
         counted, num_units = self._counted(), self._num_units()

@@ -127,6 +127,11 @@ class Recipe(Table):
             raise RecipeError(explained(error, data, cls)) from None
         recipe._check_names()
         recipe._check_unit((Unit.CLIENT,) if in_federation else ())
+        if in_federation and recipe.released is not None:
+            raise RecipeError(
+                "The schema was released from the private records of one table (table.released), and a federation does "
+                "not count what that cost. Declare the columns without it."
+            )
         return recipe
 
     def _check_names(self) -> None:
