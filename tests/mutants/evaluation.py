@@ -14,6 +14,9 @@ _COLUMNS = "tests/runs/evaluation/test_importance.py"
 _ROWS = "tests/accounting/test_ledger_further.py"
 _BOUND = "tests/effects/noisy_counts/test_contributions.py"
 _COVER = "tests/effects/noisy_counts/test_coverage.py"
+_SCHEMA = "runs/schema_release.py"
+_SCHEMAS = "tests/runs/test_schema_release.py"
+_PRIVATE_SCHEMA = "tests/cli/test_private_schema.py"
 _WHOLE = "tests/runs/evaluation/test_private_evaluation.py"
 
 EVALUATION: tuple[Mutant, ...] = (
@@ -94,8 +97,8 @@ EVALUATION: tuple[Mutant, ...] = (
         "half-the-noise-of-an-evaluation",
         "the counts get less noise than is charged",
         _RELEASE,
-        "std=self.noise_multiplier / weight, weight=weight",
-        "std=self.noise_multiplier / weight / 2, weight=2 * weight",
+        "std=noise_multiplier / weight, weight=weight",
+        "std=noise_multiplier / weight / 2, weight=2 * weight",
         f"{_WHOLE}::test_an_attacker_who_knows_all_but_one_record_finds_the_noise_that_is_charged",
     ),
     one(
@@ -178,5 +181,54 @@ EVALUATION: tuple[Mutant, ...] = (
         "    (json_path.parent / SIGNATURE_NAME).unlink(missing_ok=True)",
         "    (json_path.parent / SIGNATURE_NAME)",
         "tests/reports/test_signature.py::test_a_certificate_is_signed_and_the_separate_program_says_by_whom",
+    ),
+    one(
+        "schema-for-free",
+        "a schema is released from private records and charged on a ledger that nobody keeps",
+        _SCHEMA,
+        "noise_multiplier=multiplier, ledger=ledger)",
+        'noise_multiplier=multiplier, ledger=Ledger.in_memory("ab" * 32))',
+        f"{_SCHEMAS}::test_the_release_is_charged_before_a_record_is_read",
+    ),
+    one(
+        "schema-with-half-the-noise",
+        "the counts of a schema get half the noise of the plan in their ledger",
+        _SCHEMA,
+        "noise_multiplier=multiplier, ledger=ledger)",
+        "noise_multiplier=multiplier / 2, ledger=ledger)",
+        f"{_SCHEMAS}::test_the_ledger_says_what_was_asked_for_and_agrees_with_its_plan",
+        f"{_SCHEMAS}::test_the_noise_of_a_count_is_that_of_the_plan_over_the_weight_of_a_column",
+    ),
+    one(
+        "schema-noise-of-a-single-column",
+        "the noise of a schema's counts hides a record in one of its columns, not in all together",
+        _SCHEMA,
+        "        return 1 / math.sqrt(len(self.columns))",
+        "        return 1.0",
+        f"{_SCHEMAS}::test_a_record_moves_the_counts_by_at_most_one_in_the_norm_of_the_noise",
+    ),
+    one(
+        "schema-counts-each-record-of-a-person",
+        "a person of many records is hidden as one record is",
+        _SCHEMA,
+        "    weights[named] = 1.0 / owners.num_records_of[owners.of_record]",
+        "    weights[named] = 1.0",
+        f"{_SCHEMAS}::test_a_person_of_any_number_of_records_moves_the_counts_by_at_most_one",
+    ),
+    one(
+        "schema-cost-unsaid",
+        "a guarantee of training does not say that its schema was released from the records",
+        "runs/recipes/recipe.py",
+        "        return () if self.released is None else (self.released.assumption,)",
+        "        return ()",
+        f"{_PRIVATE_SCHEMA}::test_what_a_schema_cost_is_in_the_guarantee_of_its_training_and_in_the_total",
+    ),
+    one(
+        "schema-cost-not-limited",
+        "a limit on epsilon does not count what the schema spent",
+        "cli/train.py",
+        "    earlier = () if released is None else ((released.event, 1),)",
+        "    earlier = ()",
+        f"{_PRIVATE_SCHEMA}::test_a_limit_on_epsilon_counts_the_schema",
     ),
 )

@@ -144,8 +144,10 @@ def _train(asked: _Asked) -> int:
         if warning is not None:
             console.remark(f"warning: {warning}")
     folder = asked.output or _default_folder(asked.recipe)
-    if loaded.evaluation is not None:
-        _announce_evaluation(loaded, folder, max_epsilon)
+    if loaded.released is not None:
+        console.remark(f"warning: {loaded.released.assumption}.")
+    if loaded.evaluation is not None or loaded.released is not None:
+        _announce_total(loaded, folder, max_epsilon)
     from privet.runs.run_files import RunFiles
     from privet.runs.runner import train as run_recipe
 
@@ -179,23 +181,32 @@ def _train(asked: _Asked) -> int:
     return console.OK if outcome.is_finished else console.INTERRUPTED
 
 
-def _announce_evaluation(loaded: Recipe, folder: str, max_epsilon: float | None) -> None:
-    """Print the guarantee of training and evaluation together, before either; refuse one that is not allowed."""
+def _announce_total(loaded: Recipe, folder: str, max_epsilon: float | None) -> None:
+    """Print the guarantee of schema, training and evaluation together, before a training; refuse one not allowed."""
+    from privet.accounting.charges import HypotheticalCharges
     from privet.accounting.guarantee import rounded_up
     from privet.errors import BudgetExceeded, RecipeError
     from privet.runs.evaluation.private_evaluation import asked_in
     from privet.runs.resuming import plan_of_run
     from privet.runs.run_files import RunFiles
 
-    plan, asked = plan_of_run(loaded, RunFiles(folder=Path(folder))), asked_in(loaded)
-    assert asked is not None
-    if plan.not_private_because:
-        raise RecipeError("A run without privacy has no budget to evaluate with. Leave --evaluate-epsilon out.")
-    asked.terms(loaded, plan)  # refuses groups that do not exist
-    total = asked.promised(plan)
+    plan, asked, released = plan_of_run(loaded, RunFiles(folder=Path(folder))), asked_in(loaded), loaded.released
+    earlier = () if released is None else ((released.event, 1),)
+    if asked is None:
+        total = plan.account(HypotheticalCharges(planned=plan.segments, besides=earlier, is_complete=True))
+    else:
+        if plan.not_private_because:
+            raise RecipeError("A run without privacy has no budget to evaluate with. Leave --evaluate-epsilon out.")
+        asked.terms(loaded, plan)  # refuses groups that do not exist
+        total = asked.promised(plan, earlier)
     if max_epsilon is not None and total.epsilon > max_epsilon:
+        what = " and ".join(
+            name
+            for name, there in (("schema", released), ("training", plan), ("evaluation", asked))
+            if there is not None
+        )
         raise BudgetExceeded(
-            f"Training and evaluation together spend epsilon {rounded_up(total.epsilon)}, and {max_epsilon:g} is "
+            f"{what.capitalize()} together spend epsilon {rounded_up(total.epsilon)}, and {max_epsilon:g} is "
             "allowed. Nothing was run. Lower privacy.epsilon or evaluation.epsilon, or allow more."
         )
     _print_guarantee("in all", total)

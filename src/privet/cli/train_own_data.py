@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,7 +213,7 @@ class OwnData:
         if self.schema is not None and self.public_sample is not None:
             raise click.UsageError("--schema and --public-sample both declare the columns. Give one of them.")
         if self.schema is not None:
-            return read_schema(self.schema, targets=targets)
+            return _with_cost(read_schema(self.schema, targets=targets), self.schema)
         if self.public_sample is not None:
             schema = schema_of_public_sample(
                 self.public_sample, private=path, targets=targets, delimiter=delimiter, decimal=self.decimal or "."
@@ -291,6 +291,15 @@ def _tell_about_labels(recipe: Recipe) -> None:
                 f"A training record whose {target.column.name!r} is none of {', '.join(map(repr, classes))} counts as "
                 f"{target.column.default!r}, without a warning. Equal numbers match: 1.0 is 1."
             )
+
+
+def _with_cost(schema: TableSchema, path: str) -> TableSchema:
+    """Return a schema with what it cost, if it was released from private records; the ledger that it names is read."""
+    if schema.release is None:
+        return schema
+    from privet.runs.schema_release import check_release
+
+    return replace(schema, released=check_release(path, schema.release))
 
 
 def is_own_data(path: str) -> bool:

@@ -138,7 +138,8 @@ class Tuning:
 
     def _stated(self, event: DpEvent) -> Guarantee:
         reasons = (SEEDED,) if self._recipe.training.seed is not None else ()
-        return self._plan.account_event(event, assumptions=self._charges.assumptions, not_private_because=reasons)
+        words = (*self._charges.assumptions, *self._recipe.assumptions)
+        return self._plan.account_event(event, assumptions=words, not_private_because=reasons)
 
     def _asked(self, recipe: Recipe) -> dict[str, Any]:
         asked = {"recipe": recipe.to_dict(), "law": self._law.words(), "charges": self._charges.to_dict()}
@@ -239,7 +240,7 @@ class Tuning:
             plan=self._plan.to_dict(),
             plan_hash=self._plan.hash,
             is_seeded=self._recipe.training.seed is not None,
-            assumptions=self._charges.assumptions,
+            assumptions=(*self._charges.assumptions, *self._recipe.assumptions),
             heads=UserHeads(),
         )
 

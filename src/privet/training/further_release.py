@@ -16,7 +16,7 @@ from privet.accounting.ledger import Ledger, Purpose
 from privet.accounting.ledger.further_ledger import FurtherLedger
 from privet.mechanism.events import DpEvent, gaussian_event
 from privet.training.randomness import Streams
-from privet.training.release import BoundedTensors, ChargedRelease, Part
+from privet.training.release import BoundedTensors, ChargedRelease, Part, RoundLedger
 from privet.vocabulary import Adjacency
 
 
@@ -69,17 +69,31 @@ class VectorRelease:
             the charge.
         """
         round_ledger = FurtherLedger(ledger=ledger, purpose=self.purpose, coordinates=len(weights))
-        with ChargedRelease[tuple[Tensor, ...]](round_ledger, self.event) as release:
-            vector = np.asarray(read(), dtype=np.float64)
-            assert vector.shape == weights.shape, "a vector has one number per weight"
-            assert bool(np.isfinite(vector).all()), "sums of bounded contributions are finite"
-            source = Streams.new(torch.device("cpu"), seed=None).noise
-            parts = [
-                Part(values=torch.from_numpy(vector[first:last]), std=self.noise_multiplier / weight, weight=weight)
-                for first, last, weight in _runs(weights)
-            ]
-            noisy = release.add_noise_and_compare(BoundedTensors(parts=parts, bound=1.0, source=source))
-        return np.concatenate([part.numpy() for part in noisy.value])
+        return released_vector(read, weights=weights, noise_multiplier=self.noise_multiplier, ledger=round_ledger)
+
+
+def released_vector(
+    read: Callable[[], NDArray[np.float64]],
+    *,
+    weights: NDArray[np.float64],
+    noise_multiplier: float,
+    ledger: RoundLedger,
+) -> NDArray[np.float64]:
+    """Charge one Gaussian release on a ledger, sum, add noise, and return the noisy vector.
+
+    Guarantee: see :meth:`VectorRelease.release`.
+    """
+    with ChargedRelease[tuple[Tensor, ...]](ledger, _event(noise_multiplier)) as release:
+        vector = np.asarray(read(), dtype=np.float64)
+        assert vector.shape == weights.shape, "a vector has one number per weight"
+        assert bool(np.isfinite(vector).all()), "sums of bounded contributions are finite"
+        source = Streams.new(torch.device("cpu"), seed=None).noise
+        parts = [
+            Part(values=torch.from_numpy(vector[first:last]), std=noise_multiplier / weight, weight=weight)
+            for first, last, weight in _runs(weights)
+        ]
+        noisy = release.add_noise_and_compare(BoundedTensors(parts=parts, bound=1.0, source=source))
+    return np.concatenate([part.numpy() for part in noisy.value])
 
 
 def _event(noise_multiplier: float) -> DpEvent:

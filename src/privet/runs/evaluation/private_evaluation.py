@@ -29,6 +29,7 @@ from privet.effects.noisy_counts.contributions import Evaluated, summed
 from privet.effects.noisy_counts.figures import Released
 from privet.effects.noisy_counts.terms import EvaluationTerms, Groups
 from privet.errors import BudgetExceeded, CheckpointError, DataError, RecipeError
+from privet.mechanism.events import DpEvent
 from privet.mechanism.owners import Owners
 from privet.plan import Plan
 from privet.runs.building import choose_device, held_out_data
@@ -105,9 +106,9 @@ class Asked:
             purpose=Purpose.EVALUATION, epsilon=self.epsilon, delta=plan.delta, adjacency=plan.adjacency
         )
 
-    def promised(self, plan: Plan) -> Guarantee:
-        """Return the guarantee of training and evaluation together, before either."""
-        besides = ((self.release(plan).event, 1),)
+    def promised(self, plan: Plan, earlier: Sequence[tuple[DpEvent, int]] = ()) -> Guarantee:
+        """Return the guarantee of earlier releases, training and evaluation together, before the last two."""
+        besides = (*earlier, (self.release(plan).event, 1))
         return plan.account(HypotheticalCharges(planned=plan.segments, besides=besides, is_complete=True))
 
 
@@ -162,7 +163,7 @@ def evaluate_privately(
         raise CheckpointError(
             f"{folder} is not finished, and a private evaluation measures the model of a finished run. Resume it first."
         )
-    _check_total(folder, release, plan, max_epsilon)
+    _check_total(folder, release, plan, max_epsilon, recipe)
     model = stored_model(files, recipe, choose_device(device))
     earlier = stored_evaluation(files)
     temperature = 1.0 if earlier is None else earlier.temperature
@@ -205,7 +206,9 @@ def evaluate_privately(
     return found
 
 
-def _check_total(folder: str | Path, release: VectorRelease, plan: Plan, max_epsilon: float | None) -> None:
+def _check_total(
+    folder: str | Path, release: VectorRelease, plan: Plan, max_epsilon: float | None, recipe: Recipe
+) -> None:
     """Refuse a ledger that is damaged or disagrees with its plan, and a total above what is allowed."""
     check = check_ledger(Path(folder))
     if check.mismatch is not None:
@@ -213,6 +216,7 @@ def _check_total(folder: str | Path, release: VectorRelease, plan: Plan, max_eps
     if max_epsilon is None:
         return
     earlier = [(each.coded.event, 1) for each in check.further]
+    earlier += [] if recipe.released is None else [(recipe.released.event, 1)]
     charges = HypotheticalCharges(
         planned=plan.segments, besides=(*earlier, (release.event, 1)), is_complete=check.is_finished
     )

@@ -212,6 +212,8 @@ def table_recipe(
         table |= {"person": promise.persons.column, "num_persons": promise.persons.num_persons}
     elif one_record_per_person:
         table["one_record_per_person"] = True
+    if schema.released is not None:
+        table["released"] = schema.released.model_dump()
     classes = [len(target.categories or ()) for target in schema.targets]
     rates = _class_rates(max(classes)) if all(classes) else _NUMBER_RATES
     strength = promise.num_units * promise.epsilon

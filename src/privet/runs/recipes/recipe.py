@@ -22,7 +22,7 @@ from privet.runs.recipes.evaluation_settings import EvaluationSettings
 from privet.runs.recipes.image_settings import ImageSettings
 from privet.runs.recipes.pretraining_settings import PretrainingSettings
 from privet.runs.recipes.recipe_faults import explained, refuse_unknown_keys
-from privet.runs.recipes.table_settings import TableSettings
+from privet.runs.recipes.table_settings import ReleasedSettings, TableSettings
 from privet.runs.recipes.training_settings import Positive, SgdSettings, Table, TrainingSettings
 from privet.vocabulary import Release, Unit
 
@@ -131,6 +131,11 @@ class Recipe(Table):
             raise RecipeError(explained(error, data, cls)) from None
         recipe._check_names()
         recipe._check_unit((Unit.CLIENT,) if in_federation else ())
+        if in_federation and recipe.released is not None:
+            raise RecipeError(
+                "The schema was released from the private records of one table (table.released), and a federation does "
+                "not count what that cost. Declare the columns without it."
+            )
         return recipe
 
     def _check_names(self) -> None:
@@ -204,6 +209,33 @@ class Recipe(Table):
         if self.training.evaluate_every is not None and own.test is None:
             raise RecipeError(f"training.evaluate_every needs test data. Add {part}.test, or remove it.")
         own.declared()
+        self._check_released()
+
+    def _check_released(self) -> None:
+        """Refuse to train for other terms than those that the release of the schema is stated for."""
+        released = self.released
+        if released is None:
+            return
+        for name, asked, found in (
+            ("unit", self.privacy.unit, released.protects),
+            ("adjacency", self.privacy.adjacency, released.neighbours),
+        ):
+            if asked != found:
+                raise RecipeError(
+                    f"The schema was released from the private records with {name} {found!r}, and the training asks "
+                    f"for {asked!r}: the two have no common guarantee. Train with privacy.{name} = {found!r}, or "
+                    "release another schema for that."
+                )
+
+    @property
+    def released(self) -> ReleasedSettings | None:
+        """What the schema of a table cost, if it was released from the private records."""
+        return None if self.table is None else self.table.released
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a guarantee of a run of this recipe rests on besides its plan."""
+        return () if self.released is None else (self.released.assumption,)
 
     def _check_last_iterate(self) -> None:
         """Check the conditions of a last-iterate session, before torch is loaded."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,25 @@ from privet.errors import DataError, RecipeError
 from privet.mechanism.codec import suggestion
 from privet.runs.recipes.recipe_faults import explained
 from privet.runs.recipes.recipe_files import read_values
-from privet.runs.recipes.table_settings import HOW_TO_PREDICT_NUMBERS, ColumnSettings, TargetSettings
+from privet.runs.recipes.table_settings import HOW_TO_PREDICT_NUMBERS, ColumnSettings, ReleasedSettings, TargetSettings
 from privet.runs.recipes.training_settings import Count, Table
 
 _MOST_CATEGORIES = 50
+_SIZE_TO_FILL_IN = "train_size = ?  # about how many records, as a public number"
+_NUMBERS = "low = ?, high = ?"
 _BLANK = re.compile(r"=\s*\?")
+
+
+class ReleaseOfSchema(Table):
+    """The ledger of a schema that was released from private records.
+
+    Attributes:
+        ledger: Its folder, relative to that of the schema.
+        head: SHA-256 of its newest row.
+    """
+
+    ledger: str
+    head: str
 
 
 class SchemaFile(Table):
@@ -31,10 +45,12 @@ class SchemaFile(Table):
 
     Attributes:
         train_size: Declared number of records; may be given on the command line instead.
+        release: The ledger on which the file was charged, if it was released from private records.
         columns: The columns to use. Other columns of the file are ignored.
     """
 
     train_size: Count | None = None
+    release: ReleaseOfSchema | None = None
     columns: list[TargetSettings]
 
 
@@ -47,12 +63,16 @@ class TableSchema:
         columns: The input columns of the model.
         train_size: Declared number of records; None if the schema does not declare it.
         left_out: Columns of a public sample that are not used: constant, or with too many different words.
+        release: The ledger that the schema file names, if it was released from private records.
+        released: What that cost, once the ledger was checked.
     """
 
     targets: tuple[TargetSettings, ...]
     columns: tuple[ColumnSettings, ...]
     train_size: int | None = None
     left_out: tuple[str, ...] = ()
+    release: ReleaseOfSchema | None = None
+    released: ReleasedSettings | None = None
 
 
 def read_schema(path: str | os.PathLike[str], *, targets: Sequence[str]) -> TableSchema:
@@ -70,7 +90,7 @@ def read_schema(path: str | os.PathLike[str], *, targets: Sequence[str]) -> Tabl
             "a name and either low and high or categories, and may have a train_size."
         ) from None
     wanted, columns = _targets_and_features(schema.columns, targets, where=str(path))
-    return TableSchema(targets=wanted, columns=columns, train_size=schema.train_size)
+    return TableSchema(targets=wanted, columns=columns, train_size=schema.train_size, release=schema.release)
 
 
 def _values(path: Path) -> dict[str, Any]:
@@ -146,13 +166,27 @@ def written(schema: TableSchema) -> str:
         f"  {{ {', '.join(f'{key} = {json.dumps(value, ensure_ascii=False)}' for key, value in one.items())} }},"
         for one in values
     ]
-    return "\n".join(["train_size = ?  # about how many records, as a public number", "columns = [", *lines, "]"])
+    return "\n".join([_SIZE_TO_FILL_IN, "columns = [", *lines, "]"])
 
 
 def schema_to_write(
-    path: str | os.PathLike[str], *, targets: Sequence[str], delimiter: str, person: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    targets: Sequence[str],
+    delimiter: str,
+    person: str | None = None,
+    declared: Mapping[str, str] | None = None,
+    head: Sequence[str] = (_SIZE_TO_FILL_IN,),
 ) -> str:
     """Return a schema file for the user to complete, with the names of the columns, without those of identifiers.
+
+    Args:
+        path: The file.
+        targets: The columns to predict.
+        delimiter: One character between cells.
+        person: The column of persons, which is left out.
+        declared: By column, what is known of it and need not be guessed from its name.
+        head: The lines before the columns.
 
     Guarantee: only the first line of the private file is read, and it is shown only if it names the target, so that a
     record of a file without a header is not mistaken for names.
@@ -161,21 +195,26 @@ def schema_to_write(
         DataError: the first line does not name the target.
     """
     header = read_header(path, targets=targets, delimiter=delimiter)
+    known = declared or {}
     features = [
-        f"  # left out, because it seems to name records or persons: {json.dumps(name, ensure_ascii=False)}"
+        f"  {{ name = {json.dumps(name, ensure_ascii=False)}, {known[name]}"
+        if name in known
+        else f"  # left out, because it seems to name records or persons: {json.dumps(name, ensure_ascii=False)}"
         if names_persons(name)
         else f"  {{ name = {json.dumps(name, ensure_ascii=False)}, {_guess(name)} }},"
         for name in header
         if name and name not in (*targets, person)
     ]
     wanted = [
-        f'  {{ name = {json.dumps(target, ensure_ascii=False)}, categories = ["?", "?"] }},'
+        f"  {{ name = {json.dumps(target, ensure_ascii=False)}, {known[target]}"
+        if target in known
+        else f'  {{ name = {json.dumps(target, ensure_ascii=False)}, categories = ["?", "?"] }},'
         "  # a target; low = ?, high = ? to predict a number"
         for target in targets
     ]
     return "\n".join(
         [
-            "train_size = ?  # about how many records, as a public number",
+            *head,
             "columns = [",
             '  # words instead of numbers: categories = ["red", "blue"]; remove a line to leave a column out',
             '  # ordered words: ordered = ["mild", "severe"]; dates: dates = "%Y-%m-%d", earliest = "?", latest = "?"',
@@ -188,6 +227,11 @@ def schema_to_write(
     )
 
 
+def seems_a_number(name: str) -> bool:
+    """Whether a column is guessed to hold numbers, from its name alone."""
+    return not names_persons(name) and _guess(name) == _NUMBERS
+
+
 def _guess(name: str) -> str:
     """Return what to declare for a column, guessed from its name alone."""
     words = set(re.findall(r"[a-z]+", name.lower()))
@@ -195,7 +239,7 @@ def _guess(name: str) -> str:
         return 'dates = "%Y-%m-%d", earliest = "?", latest = "?"'
     if words & {"type", "kind", "class", "status", "region", "ward", "country", "sex", "gender", "group", "category"}:
         return 'categories = ["?", "?"]'
-    return "low = ?, high = ?"
+    return _NUMBERS
 
 
 def _no_classes(path: str | os.PathLike[str], target: str, num_values: int) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from privet.accounting.guarantee import rounded_up
 from privet.datasets.csv_records import MAX_RECORD_LENGTH
 from privet.datasets.info import DatasetInfo
 from privet.datasets.own.declared_table import DeclaredTable, Target
@@ -15,6 +16,7 @@ from privet.datasets.sql_tables import SqlTable, is_address
 from privet.datasets.tables import CategoryColumn, NumberColumn
 from privet.datasets.words import composed
 from privet.errors import ArgumentError, DataError, RecipeError
+from privet.mechanism.events import DpEvent, gaussian_event
 from privet.runs.recipes.training_settings import Count, Inside, Positive, Table
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -197,6 +199,40 @@ def _check_address(where: str) -> None:
         raise RecipeError(f"table: {error}") from None
 
 
+class ReleasedSettings(Table):
+    """What a schema cost whose ranges and counts were released from the private records, before any training.
+
+    Attributes:
+        ledger: SHA-256 of the newest row of the ledger that it was charged on.
+        spent_epsilon: The epsilon of that ledger.
+        spent_delta: Its delta.
+        noise_ratio: Ratio of the noise to the largest change by one unit.
+        protects: Whom it protects.
+        neighbours: How neighbouring tables differ.
+    """
+
+    ledger: str
+    spent_epsilon: Positive
+    spent_delta: Inside
+    noise_ratio: Positive
+    protects: str
+    neighbours: str
+
+    @property
+    def event(self) -> DpEvent:
+        """The cost of the release."""
+        return gaussian_event(bounds=(1.0,), stds=(self.noise_ratio,))
+
+    @property
+    def assumption(self) -> str:
+        """What a guarantee of training must say beside its figures."""
+        return (
+            f"the schema was released from private records before, at epsilon {rounded_up(self.spent_epsilon)} and "
+            f"delta {self.spent_delta:g} for one {self.protects}, which is spent besides: the total is that of this "
+            f"ledger and the ledger whose newest row is {self.ledger} together"
+        )
+
+
 class TableSettings(Table):
     """The user's own data: CSV files with a header, or tables of another kind, and their declared facts.
 
@@ -218,6 +254,7 @@ class TableSettings(Table):
         num_persons: Declared number of persons; a public number, which may be rounded. For comparisons only.
         one_record_per_person: Declares that each record holds everything about one person, for tables without names.
             The guarantee lists it as an assumption.
+        released: What the declaration itself cost, if it was released from the private records.
     """
 
     train: str
@@ -234,6 +271,7 @@ class TableSettings(Table):
     person: Name | None = None
     num_persons: Count | None = None
     one_record_per_person: bool | None = None
+    released: ReleasedSettings | None = None
 
     def declared(self) -> DeclaredTable:
         """Return the declaration.
