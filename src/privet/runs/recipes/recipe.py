@@ -20,6 +20,7 @@ from privet.runs.recipes.data_sheet import DataSheet
 from privet.runs.recipes.declared_size import with_fields
 from privet.runs.recipes.evaluation_settings import EvaluationSettings
 from privet.runs.recipes.image_settings import ImageSettings
+from privet.runs.recipes.network_settings import OWN_NETWORK, NetworkSettings
 from privet.runs.recipes.pretraining_settings import PretrainingSettings
 from privet.runs.recipes.recipe_faults import explained, refuse_unknown_keys
 from privet.runs.recipes.table_settings import TableSettings
@@ -103,6 +104,7 @@ class Recipe(Table):
     normalisation: str | None = None
     table: TableSettings | None = None
     images: ImageSettings | None = None
+    network: NetworkSettings | None = None
     pretraining: PretrainingSettings | None = None
     evaluation: EvaluationSettings | None = None
     data_sheet: DataSheet | None = None
@@ -137,7 +139,9 @@ class Recipe(Table):
                 f"dataset is {self.dataset!r}. {codec.suggestion(self.dataset, list(KNOWN_DATASETS))} A name of your "
                 "own needs a [table] that declares the files and their columns, or [images] that declares a folder."
             )
-        if self.model not in MODEL_SIZES:
+        if self.network is not None:
+            self._check_network(self.network)
+        elif self.model not in MODEL_SIZES:
             raise RecipeError(f"model is {self.model!r}. {codec.suggestion(self.model, list(MODEL_SIZES))}")
         known = [normalisation.name for normalisation in self.info.normalisations]
         if self.normalisation is not None and self.normalisation not in known:
@@ -201,6 +205,16 @@ class Recipe(Table):
             raise RecipeError(f"training.evaluate_every needs test data. Add {part}.test, or remove it.")
         own.declared()
 
+    def _check_network(self, network: NetworkSettings) -> None:
+        if self.model != OWN_NETWORK:
+            raise RecipeError(
+                f"model is {self.model!r}, and the recipe has a [network] table, which names a network of your own. "
+                f"Set model = '{OWN_NETWORK}', or remove [network]."
+            )
+        if self.pretraining is not None:
+            raise RecipeError("The recipe has [network] and [pretraining]. Give weights in [network], or remove one.")
+        network.check()
+
     def _check_last_iterate(self) -> None:
         """Check the conditions of a last-iterate session, before torch is loaded."""
         settings = self.training
@@ -244,7 +258,17 @@ class Recipe(Table):
     @property
     def title(self) -> str:
         """The recipe's name, or "MODEL on DATASET"."""
-        return self.name or f"{self.model} on {self.dataset}"
+        return self.name or f"{self.model_title} on {self.dataset}"
+
+    @property
+    def model_title(self) -> str:
+        """The name of the network, or the function that builds the user's own."""
+        return self.model if self.network is None else self.network.title
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee of a run rests on besides its plan."""
+        return () if self.network is None else self.network.assumptions
 
     def plan(self) -> Plan:
         """Return the calibrated plan. Reads no data and loads no torch.
