@@ -34,6 +34,14 @@ NETWORKS: tuple[Mutant, ...] = (
         f"{_TESTS}::test_a_body_that_is_no_function_of_each_record_gives_no_features",
     ),
     one(
+        "features-of-calls-that-nobody-followed",
+        "a body that mixes the records of large batches gives features",
+        _FEATURES,
+        "    if isinstance(proof.losses, Cause) or proof.refused or len(kept) != 1:\n        raise _NotAHead\n",
+        "",
+        f"{_TESTS}::test_a_body_that_is_no_function_of_each_record_gives_no_features",
+    ),
+    one(
         "features-know-how-many-there-are",
         "the last call for features has as many rows as records are left",
         _FEATURES,

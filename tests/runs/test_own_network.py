@@ -194,6 +194,11 @@ class _Mixing(nn.Module):
         return x - x.mean(0)
 
 
+class _MixingLargeBatches(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0) if len(x) > 32 else x
+
+
 class _Noisy(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x + torch.randn_like(x)
@@ -207,7 +212,12 @@ class _Remembering(nn.Module):
         return x if before is None else x + before
 
 
-BODIES: dict[str, Callable[[], nn.Module]] = {"mixing": _Mixing, "noisy": _Noisy, "remembering": _Remembering}
+BODIES: dict[str, Callable[[], nn.Module]] = {
+    "mixing": _Mixing,
+    "mixing large batches": _MixingLargeBatches,
+    "noisy": _Noisy,
+    "remembering": _Remembering,
+}
 
 
 @pytest.mark.parametrize("kind", BODIES)
@@ -330,6 +340,9 @@ def test_settings_that_do_not_fit_together_are_refused(folder: Path) -> None:
     ):
         with pytest.raises(RecipeError, match=words):
             NetworkSettings(**{**base, **changed}).check()  # type: ignore[arg-type]
+    last = {**recipe_of(folder).privacy.model_dump(exclude_none=True), "release": "last_iterate"}
+    with pytest.raises(RecipeError, match="nothing is proven of one of your own"):
+        recipe_of(folder, privacy=last)
     with pytest.raises(RecipeError, match="Set model = 'own_network'"):
         recipe_of(folder, model="mlp_64_64")
     recipe = recipe_of(folder, chosen="tail")

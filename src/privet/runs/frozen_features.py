@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from privet.datasets.arrays import ArrayDataset
 from privet.errors import PrivetError
 from privet.isolation import prove_isolation
+from privet.isolation.place import Cause
+from privet.isolation.prove import follow
 from privet.runs.recipes.recipe import Recipe
 from privet.training.preflight.preflight import preflight
 
@@ -56,11 +58,11 @@ def trained_on(recipe: Recipe, model: nn.Module, dataset: ArrayDataset) -> Train
     """Return the head of a user's own network and the features of all records, or the network and the records.
 
     Guarantee:
-        A feature is a function of its own record and of public values: the rules prove that the body keeps records
-        apart, experiments find no memory from call to call and no randomness, and all calls have the same number of
-        rows. Training on features is then training of the network on the records, with a frozen body in evaluation
-        mode. Where any of this is not so, or the loss sees several views of a record, nothing is computed beforehand.
-        Features are kept in memory and nowhere else.
+        A feature is a function of its own record and of public values: the rules prove of every call that the body
+        kept records apart, experiments find no memory from call to call and no randomness, and all calls have the same
+        number of rows. Training on features is then training of the network on the records, with a frozen body in
+        evaluation mode. Where any of this is not so, or the loss sees several views of a record, nothing is computed
+        beforehand. Features are kept in memory and nowhere else.
     """
     whole = Trained(part=model, dataset=dataset)
     if recipe.network is None or recipe.training.augmentation is not None:
@@ -74,6 +76,8 @@ def trained_on(recipe: Recipe, model: nn.Module, dataset: ArrayDataset) -> Train
         if not _is_function_of_each(model, body, dataset):
             return whole
         features = _all_features(body, dataset.features)
+    except _NotAHead:
+        return whole
     finally:
         model.train(was_training)
     return Trained(
@@ -133,7 +137,7 @@ class _Body:
 
 
 class _NotAHead(Exception):
-    """The trained part is not the end of the network."""
+    """The trained part is not the end of the network, or what lies below it mixes records."""
 
 
 def _is_function_of_each(model: nn.Module, body: _Body, dataset: ArrayDataset) -> bool:
@@ -164,5 +168,19 @@ def _all_features(body: _Body, records: Tensor) -> Tensor:
     for part in torch.split(records, _CHUNK):
         lacking = _CHUNK - len(part)
         filled = torch.cat([part, part.new_zeros(lacking, *part.shape[1:])]) if lacking else part
-        found.append(body(filled)[: len(part)].clone())
+        found.append(_followed(body, filled)[: len(part)].clone())
     return torch.cat(found)
+
+
+def _followed(body: _Body, records: Tensor) -> Tensor:
+    """Return the features of a batch, of which the rules prove that this very call kept its records apart."""
+    kept: list[Tensor] = []
+
+    def sums(batch: Tensor) -> Tensor:
+        kept.append(body(batch))
+        return kept[-1].flatten(1).sum(1)
+
+    proof = follow(sums, records)
+    if isinstance(proof.losses, Cause) or proof.refused or len(kept) != 1:
+        raise _NotAHead
+    return kept[0]

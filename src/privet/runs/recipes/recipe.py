@@ -213,6 +213,11 @@ class Recipe(Table):
             )
         if self.pretraining is not None:
             raise RecipeError("The recipe has [network] and [pretraining]. Give weights in [network], or remove one.")
+        if self.privacy.release == Release.LAST_ITERATE.value:
+            raise RecipeError(
+                "privacy.release = 'last_iterate' needs a network of which constants are proven, and nothing is proven "
+                "of one of your own. Remove privacy.release and privacy.descent."
+            )
         network.check()
 
     def _check_last_iterate(self) -> None:
