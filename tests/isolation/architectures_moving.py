@@ -1,4 +1,7 @@
-"""Architectures that mix their examples, move them by number, or read them into Python: none of them is proven."""
+"""Architectures that mix their examples, move them by number, or read them into Python: none of them is proven.
+
+Experts, whose rows travel by number and come back, are: they are listed apart.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +53,15 @@ def _global() -> Built:
 
 
 _EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_TRAVELS: dict[str, Build] = {
+    "Mixtral": continues("mixtral", **_EXPERTS),
+    "Qwen2-MoE": continues("qwen2_moe", shared_expert_intermediate_size=16, **_EXPERTS),
+    "OLMoE": continues("olmoe", **_EXPERTS),
+}
 _VIDEO = {"shape": (4, 3, 16, 16), "image_size": 16, "num_frames": 4}
 
 _ROWS: dict[str, Build] = {
     "LSTM whose time is taken for examples": _in_the_flat,
-    "Mixtral": continues("mixtral", **_EXPERTS),
-    "Qwen2-MoE": continues("qwen2_moe", shared_expert_intermediate_size=16, **_EXPERTS),
-    "OLMoE": continues("olmoe", **_EXPERTS),
     "X-MOD": classifies("xmod", languages=["en"], default_language="en"),
     "ProphetNet": translates(
         "prophetnet",
@@ -88,6 +93,8 @@ _ROWS: dict[str, Build] = {
     "Autoformer": foretells("autoformer", "AutoformerModel", **SERIES),
 }  # fmt: skip
 
+# experts take the rows of many examples, which come back to their places
+TRAVELLING = tuple(Architecture(name=name, build=build, needs=("transformers",)) for name, build in _TRAVELS.items())
 MOVING = tuple(
     Architecture(name=name, build=build, needs=() if build is _in_the_flat else ("transformers",))
     for name, build in _ROWS.items()

@@ -113,7 +113,7 @@ class NotAvailable:
         None, "", "  ", float("nan"), np.float64("nan"), np.datetime64("NaT"), torch.tensor(torch.nan), np.array([]),
         "nan", "NaN", "None", "NULL", "NA", "<NA>", b"", NotAvailable(),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, str | bytes) else type(value).__name__,
 )  # fmt: skip
 def test_a_record_without_a_name_is_refused(missing: object) -> None:
     with pytest.raises(DataError, match="names no person"):

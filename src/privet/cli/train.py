@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "privet train my.csv --target y --epsilon 3 --schema schema.toml",
     "privet train demo --without-privacy -o runs/demo-open",
     "privet train images --epsilon 3 --size 20000 --test images_test",
-    "privet train images --epsilon 3 --size 20000 --model mine.py:build --weights x.safetensors --train head",
+    "privet train images --epsilon 3 --size 20000 --model net.py:build",
 )
 @console.recipe_argument
 @click.option("-o", "--output", metavar="RUN", type=click.Path(), help="The run's folder; for own data, runs/NAME.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from privet.isolation.asking import SHOWING_MEMORY, read_by
-from privet.isolation.drawing import DrawnStates, GlobalDraws
+from privet.isolation.drawing import DrawnStates, GlobalDraws, state_of
 from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within, is_written_out
 from privet.isolation.place import Cause, Fault, Verdict
 from privet.isolation.processes import FORKS
@@ -68,6 +68,11 @@ class Acting:
             self._draws = GlobalDraws(self._drawn, self._seed)
         return self._draws
 
+    @property
+    def has_code(self) -> bool:
+        """Whether code of the user's own will run in the backward pass."""
+        return bool(self.nodes) or self.has_hooks
+
     def note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note a call that hands numbers to Python without an operation."""
         if self.tracer is None:
@@ -83,6 +88,10 @@ class Acting:
         elif made and function in SHOWING_MEMORY:
             self.tracer.hand_out(made)
             self._suspicions.hand_out(made)
+
+    def note_generator(self, generator: Generator) -> None:
+        """Note a generator of the program's own that numbers are drawn from."""
+        self._suspicions.draws_again |= self._drawn.has(state_of(generator))
 
     def doubt(self) -> Cause | None:
         """Return why acts of the program leave it without a proof."""

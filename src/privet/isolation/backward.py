@@ -32,7 +32,7 @@ def followed(follower: Follower, watch: Watch) -> Iterator[None]:
         UnsupportedModel: from inside autograd, if such code mixes the examples.
     """
     tracer = follower.tracer
-    if tracer is None or not (follower.nodes or follower.has_hooks):
+    if tracer is None or not follower.has_code:
         yield
         return
     follower.judge_gradient = _Judge(watch)

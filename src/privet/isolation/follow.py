@@ -18,7 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from privet.isolation.acts import Acting
 from privet.isolation.again import Hooks
 from privet.isolation.constants import glance_at
-from privet.isolation.drawing import Drawn, state_of
+from privet.isolation.drawing import Drawn
 from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
 from privet.isolation.processes import FORKS
 from privet.isolation.programs import CONSTANT, Known, Log, Mark, Programs, Proof
@@ -353,10 +353,6 @@ class Follower(Acting):
             self._sees_all = self._sees_all and self._place_of(tensor) is not None
         return (GIVEN, type(tensor), self._number_of(tensor))
 
-    def note_generator(self, generator: torch.Generator) -> None:
-        """Note a generator of the program's own that numbers are drawn from."""
-        self._suspicions.draws_again |= self._programs.drawn.has(state_of(generator))
-
     def _constant(self, tensor: Tensor) -> Any:
         """Return which constant a tensor is; one that is new to a program that was not traced may be a result."""
         mark: Mark | None = getattr(tensor, CONSTANT, None)
@@ -386,9 +382,8 @@ class Follower(Acting):
         users_node = type(node) if isinstance(node, BackwardCFunction) else type(None)
         # the usual case: a known program from beginning to end, and nothing after its losses
         if candidate is not None and self.expected.place == len(candidate.entries):
-            is_same = getattr(losses, self._attribute, 0) - self._number == candidate.losses
-            is_same = is_same and candidate.node is users_node and not self._errors
-            is_same = is_same and self._num_forks == FORKS.number
+            is_same = getattr(losses, self._attribute, 0) - self._number == candidate.losses and not self._errors
+            is_same = is_same and candidate.node is users_node and self._num_forks == FORKS.number
             is_usual = self._suspected is None and torch.initial_seed() == self._seed
             if is_same and (is_usual or self._suspicions.doubt is None):
                 numbers = tuple(self._numbers)
@@ -430,8 +425,7 @@ class Follower(Acting):
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
         reads = [*self._errors, *trace.reads]
         numbers = tuple(self._numbers[: num_numbers_in(self._log.entries[:end])])
-        has_code = bool(self.nodes) or self.has_hooks
-        return Proof(verdict, self._log.uses, reads, trace, kind, numbers, self._is_whole, has_code=has_code)
+        return Proof(verdict, self._log.uses, reads, trace, kind, numbers, self._is_whole, has_code=self.has_code)
 
     def _number_of_result(self, tensor: Tensor) -> int | None:
         number: int = getattr(tensor, self._attribute, 0) - self._number

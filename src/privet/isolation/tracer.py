@@ -100,11 +100,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Give the verdict on a tensor that was made while the tracer was not active."""
         self._new(tensor, verdict)
 
-    def turn_back(self) -> Trace:
-        """Begin with the backward pass, in which only the user's own code is followed; return the forward trace."""
-        forward, self._forward = self.trace, frozenset(self._memories)
-        self.trace = Trace(num_examples=forward.num_examples)  # its users keep the other
-        return forward
+    def turn_back(self) -> None:
+        """Begin with the backward pass, in which only the user's own code is followed."""
+        self._forward = frozenset(self._memories)
+        self.trace = Trace(num_examples=self.trace.num_examples)  # its users keep the trace of the forward pass
 
     def send_back(self, grad: Tensor) -> Verdict:
         """Note a gradient that the user's code hands on; return the verdict on it."""

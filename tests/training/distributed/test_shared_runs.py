@@ -37,6 +37,7 @@ from privet.vocabulary import Adjacency, Unit
 from tests.training.distributed.kills import BOUNDARIES, Kill, carry_out, kills
 from tests.training.distributed.tools import results
 from tests.training.tools import examples, losses_of, network, plain_sgd, plan_of, poisson, run
+from tests.training.worker_data import Files
 
 Weights = list[float]
 
@@ -179,6 +180,12 @@ def other_rank(rank: int, **differing: Callable[[], Any]) -> Any:
         run(session, model)
 
 
+def files_of_unequal_length(rank: int) -> None:
+    model = network()
+    with privatize(model, plain_sgd(model), Files(9 - rank), poisson()):
+        pass
+
+
 def two_ranks_disagree_later(rank: int) -> None:
     model = network()
     with privatize(model, plain_sgd(model), examples(), poisson()) as session:
@@ -264,6 +271,10 @@ REFUSED: dict[str, tuple[Callable[[int], Any], str]] = {
     "number of examples": (
         lambda rank: other_rank(rank, dataset=lambda: examples(9)),
         "RanksDisagree: .* differ in the",
+    ),
+    "number of records in files": (
+        files_of_unequal_length,
+        r'RanksDisagree: .* differ in the number of examples: rank 0 has "\w{16}" and rank 1 has "\w{16}"\.',
     ),
     "data": (lambda rank: other_rank(rank, dataset=lambda: examples(seed=2)), "RanksDisagree: .* differ in the data"),
     "seed": (lambda rank: other_rank(rank, seed=lambda: 4), "RanksDisagree: .* differ in the seed"),

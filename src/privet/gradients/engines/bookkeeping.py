@@ -294,7 +294,7 @@ class RunningBookKeeping:
         with torch.no_grad():
             norms = clipper.finish(rule)
             if trial is not None:
-                runs_user_code = bool(recording.follower.has_hooks or recording.follower.nodes)
+                runs_user_code = recording.follower.has_code
                 self._check_sums(trial, norms, clipper, into, present, is_linear=not runs_user_code)
                 self._remember(trial, recording, remembered)
             elif accompanies and into.scatter is not None:
