@@ -170,8 +170,8 @@ def _load(model: nn.Module, settings: NetworkSettings, chosen: _Chosen) -> tuple
     places = {name: (value.data_ptr(), value.shape, value.stride()) for name, value in own.items() if value.numel()}
     present = {places[name] for name in given if name in places}  # a tensor with two names is stored once
     missing = [name for name in own if name not in given and places.get(name) not in present]
-    unexpected = [name for name in given if name not in own]
-    misshapen = [name for name in given if name in own and given[name].shape != own[name].shape]
+    unexpected = sorted(name for name in given if name not in own)
+    misshapen = [name for name in own if name in given and given[name].shape != own[name].shape]
     wrong = {
         "missing in the file": [name for name in missing if not chosen.may_be_new(name)],
         "unknown to the network": [name for name in unexpected if not chosen.may_be_new(name)],
@@ -195,7 +195,8 @@ def _load(model: nn.Module, settings: NetworkSettings, chosen: _Chosen) -> tuple
                         f"{name} is {value.dtype} in {settings.weights}, {own[name].dtype} in the network."
                     )
                 own[name].copy_(value)
-    return tuple(missing + misshapen), tuple(unexpected)
+    fresh = {*missing, *misshapen}
+    return tuple(name for name in own if name in fresh), tuple(unexpected)
 
 
 def _weights(settings: NetworkSettings) -> dict[str, Tensor]:
