@@ -16,6 +16,7 @@ from tests.mutants.isolation import ISOLATION
 from tests.mutants.launch import LAUNCH
 from tests.mutants.ledger import LEDGER
 from tests.mutants.mutant import Mutant
+from tests.mutants.networks import NETWORKS
 from tests.mutants.noise import NOISE
 from tests.mutants.persons import PERSONS
 from tests.mutants.records import RECORDS
@@ -38,6 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *ACCOUNTING,
     *ALLOCATION,
     *RECORDS,
+    *NETWORKS,
     *CONTRACTS,
     *ISOLATION,
     *UNSEEN,

@@ -32,6 +32,7 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "card": ("privet.cli.card", "card", "Write a run's model card, for Hugging Face and others."),
     "account": ("privet.cli.account", "account", "Compute a guarantee from figures or a ledger."),
     "doctor": ("privet.cli.doctor", "doctor", "Check whether a model can be trained privately."),
+    "allow": ("privet.cli.allow", "allow", "Agree that recipes may run a Python file."),
     "audit": ("privet.cli.audit_command", "audit", "Attack a plan with canaries; compare with its claim."),
     "federated": ("privet.cli.federated", "federated", "Run a federation of parties with separate ledgers."),
     "recipes": ("privet.cli.recipes", "recipes", "List, show or copy the packaged recipes."),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     "privet train demo --without-privacy -o runs/demo-open",
     "privet train images --epsilon 3 --size 20000 --test images_test",
     "privet train env:CLINIC --table stays --target y --epsilon 3 --schema s.toml",
+    "privet train images --epsilon 3 --size 20000 --model net.py:build",
 )
 @console.recipe_argument
 @click.option("-o", "--output", metavar="RUN", type=click.Path(), help="The run's folder; for own data, runs/NAME.")
@@ -139,10 +140,14 @@ def _train(asked: _Asked) -> int:
     loaded, quiet, max_epsilon = asked.loaded(), asked.quiet, asked.max_epsilon
     if loaded is None:
         own = OwnData.given(click.get_current_context())
+        if own.weights is not None or own.train is not None:
+            raise click.UsageError("--weights and --train are for images and tables; an encoder of texts has its own.")
         return _train_on_texts(asked.recipe, own, asked.output, quiet=quiet)
     for warning in (loaded.warning, _weakness(loaded)):
         if warning is not None:
             console.remark(f"warning: {warning}")
+    if loaded.network is not None:
+        _tell_network(loaded)
     folder = asked.output or _default_folder(asked.recipe)
     if loaded.released is not None:
         console.remark(f"warning: {loaded.released.assumption}.")
@@ -179,6 +184,17 @@ def _train(asked: _Asked) -> int:
     if outcome.is_finished and speaks:
         console.remark(f"Next: privet report {folder}")
     return console.OK if outcome.is_finished else console.INTERRUPTED
+
+
+def _tell_network(loaded: Recipe) -> None:
+    """Print what of a user's own network is trained, and what the guarantee then rests on, before any charge."""
+    from privet.runs.own_network import own_network
+
+    assert loaded.network is not None
+    for line in own_network(loaded.network, loaded.info).told():
+        console.remark(line)
+    for line in loaded.assumptions:
+        console.remark(f"The guarantee assumes: {line}.")
 
 
 def _announce_total(loaded: Recipe, folder: str, max_epsilon: float | None) -> None:

@@ -52,6 +52,8 @@ class OwnData:
     channels: str | None
     text: str | None
     model: str | None
+    weights: str | None
+    train: str | None
     length: int | None
     table: str | None
     query: str | None
@@ -76,10 +78,13 @@ class OwnData:
         Raises:
             RecipeError: a declaration is missing; the message shows the text to write.
         """
+        from privet.runs.recipes.own_data_defaults import with_network
         from privet.runs.recipes.recipe_files import recipe_from_values
 
+        network = self._network()
         path = address(path, table=self.table, query=self.query, key=self.key)
-        values = self._images(Path(path)) if Path(path).is_dir() else self._table(path)
+        promise, values = self._images(Path(path)) if Path(path).is_dir() else self._table(path)
+        values = values if network is None else with_network(values, promise, network)
         recipe = recipe_from_values(values, overrides, folder=Path())
         if reads_records:
             self._ask_for_persons(path, recipe)
@@ -126,6 +131,29 @@ class OwnData:
             )
         return Promise(epsilon=self.epsilon, delta=self.delta, train_size=size, persons=self._persons())
 
+    def _network(self) -> dict[str, Any] | None:
+        """Return the recipe's [network] table. Naming a file on the command line is consent to run it."""
+        import hashlib
+
+        if self.model is None:
+            self._refuse(("weights", "train"), "goes with --model file.py:build")
+            return None
+        from privet.runs.consent import Code
+        from privet.runs.weight_files import read_weights
+
+        code = Code.read(self.model)
+        code.allow()
+        table = {
+            "file": str(code.path),
+            "function": code.function,
+            "sha256": code.sha256,
+            "train": self.train or ("all" if self.weights is None else "head"),
+        }
+        if self.weights is None:
+            return table
+        digest = hashlib.sha256(read_weights(self.weights)).hexdigest()
+        return {**table, "weights": self.weights, "weights_sha256": digest}
+
     def _persons(self) -> Persons | None:
         from privet.errors import RecipeError
         from privet.runs.recipes.own_data_defaults import Persons
@@ -151,13 +179,13 @@ class OwnData:
             draws_records=self.sample == "records",
         )
 
-    def _table(self, path: str) -> dict[str, Any]:
+    def _table(self, path: str) -> tuple[Promise, dict[str, Any]]:
         from privet.datasets.typed_tables import is_typed
         from privet.errors import RecipeError
         from privet.runs.recipes.own_data_defaults import table_recipe
 
         self._refuse(("classes", "image_size", "channels"), "is for images, and this is a table")
-        self._refuse(("model", "length"), "is for texts: name their column with --text")
+        self._refuse(("length",), "is for texts: name their column with --text")
         if self.target is None:
             raise RecipeError("Which column should the model predict? Add --target NAME.")
         if self.decimal is not None and is_typed(path):
@@ -171,7 +199,7 @@ class OwnData:
                 "or to predict. Remove it from the schema, or name another column."
             )
         promise = self._promise(self.size if self.size is not None else schema.train_size)
-        return table_recipe(
+        return promise, table_recipe(
             promise,
             schema,
             name=_recipe_name(path),
@@ -230,7 +258,7 @@ class OwnData:
             "with the same columns, --public-sample FILE derives ranges and categories from them."
         )
 
-    def _images(self, path: Path) -> dict[str, Any]:
+    def _images(self, path: Path) -> tuple[Promise, dict[str, Any]]:
         from privet.datasets.own.own_images import folder_classes
         from privet.errors import RecipeError
         from privet.runs.recipes.own_data_defaults import image_recipe
@@ -248,7 +276,6 @@ class OwnData:
                 "sample",
                 "one_record_per_person",
                 "text",
-                "model",
                 "length",
             ),
             "is for a table, and this is a folder",
@@ -262,7 +289,7 @@ class OwnData:
         channels = {None: 3, "grey": 1, "colour": 3}[self.channels]
         test = None if self.test is None else Path(self.test)
         promise = self._promise(self.size)
-        return image_recipe(
+        return promise, image_recipe(
             promise,
             name=_recipe_name(str(path)),
             train=path,
@@ -397,7 +424,9 @@ _OPTIONS = (
     _option("--classes", help_text="Own images: sub-folders to use, as in cat,dog; all by default."),
     _option("--image-size", help_text="Own images: size of the resized images; 32x32 by default."),
     _option("--text", help_text="Own table of texts: the column with the text; needs --model and --classes."),
-    _option("--model", kind=click.Path(exists=True), help_text="Own texts: folder of an encoder of transformers."),
+    _option("--model", help_text="Own images or table: file.py:build, which is run. Own texts: folder of an encoder."),
+    _option("--weights", kind=_FILE, help_text="With file.py:build: its public weights, a safetensors file."),
+    _option("--train", help_text="With file.py:build: head, all, adapters, or names as in 'classifier.*'."),
     _option("--length", kind=int, help_text="Own texts: declared tokens of a record; 128 by default."),
     _option("--channels", kind=click.Choice(["grey", "colour"]), help_text="Own images: colour by default."),
 )

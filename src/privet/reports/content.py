@@ -115,7 +115,7 @@ class RunContent:
     @property
     def model_name(self) -> str:
         """The network's name, if the folder records it."""
-        return NOT_RECORDED if self.recipe is None else self.recipe.model
+        return NOT_RECORDED if self.recipe is None else self.recipe.model_title
 
     @property
     def is_finished(self) -> bool:

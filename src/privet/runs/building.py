@@ -21,6 +21,7 @@ from privet.errors import DataError, RecipeError
 from privet.isolation.parts import with_tensors
 from privet.models import find_model
 from privet.plan import Plan
+from privet.runs.own_network import own_network
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.training_settings import (
     AdamSettings,
@@ -138,12 +139,22 @@ def load_tested(recipe: Recipe) -> Split:
 
 
 def build_model(recipe: Recipe, device: torch.device) -> nn.Module:
-    """Return the recipe's network, freshly initialised, from the recipe's seed if it has one."""
-    spec, info = find_model(recipe.model), recipe.info
+    """Return the recipe's network, freshly initialised, from the recipe's seed if it has one.
+
+    Raises:
+        RecipeError: the recipe names a network of a user's own, which may not be run or is not the one that it was.
+    """
     with torch.random.fork_rng(devices=[], enabled=recipe.training.seed is not None):
         if recipe.training.seed is not None:
             torch.manual_seed(recipe.training.seed)
-        return spec.build(info.input_shape, info.task.num_outputs).to(device)
+        return _fresh(recipe).to(device)
+
+
+def _fresh(recipe: Recipe) -> nn.Module:
+    info = recipe.info
+    if recipe.network is not None:
+        return own_network(recipe.network, info).model
+    return find_model(recipe.model).build(info.input_shape, info.task.num_outputs)
 
 
 def build_optimizer(training: TrainingSettings, model: nn.Module) -> Optimizer:

@@ -19,7 +19,7 @@ from privet.gradients.engines.support import check_model, find_problems
 from privet.gradients.rules.layer_rules import RULES
 from privet.isolation.parts import tensors_of
 from privet.models import MODELS, count_parameters
-from privet.runs.building import choose_device
+from privet.runs.building import build_model, choose_device
 from privet.runs.model_cost import Inputs, ModelCost, RandomNumbers, losses_for, measure_cost, outputs_of
 from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.user_models import build_referenced
@@ -99,8 +99,8 @@ def examine(
                 f"{error} Models: {', '.join(MODELS)}. A network of your own: file.py:function."
             ) from None
         info = recipe.info
-        name, shape = recipe.model, info.input_shape
-        model = MODELS[recipe.model].build(shape, info.task.num_outputs)
+        name, shape = recipe.model_title, info.input_shape
+        model = build_model(recipe, torch.device("cpu"))
     return examine_model(name, model, RandomNumbers(shape=shape), num_examples=num_examples, device=device)
 
 

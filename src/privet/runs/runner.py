@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import safetensors.torch
@@ -33,6 +33,7 @@ from privet.runs.building import (
     with_views,
 )
 from privet.runs.environment import describe_environment
+from privet.runs.frozen_features import Trained, trained_on
 from privet.runs.launched import own_folder, said_by_any, same_weights
 from privet.runs.ledger_check import LedgerCheck, finished_ledger
 from privet.runs.measures import CurvePoint, Metrics
@@ -140,8 +141,10 @@ def _train(
     assumptions: tuple[str, ...],
 ) -> RunOutcome:
     was_resumed = files.is_run
+    assumptions = (*assumptions, *recipe.assumptions)
     plan = plan_of_run(recipe, files)
     promised = plan.guarantee()
+    promised = replace(promised, assumptions=promised.assumptions + assumptions)
     _check_budget(promised, max_epsilon)
     if announce is not None:
         announce(promised)
@@ -243,17 +246,15 @@ class _Run:
         self._progress: Progress = Several(receivers=(StepLog(files.steps), progress))
         self._was_resumed = was_resumed
         self._train, self._test = on_device(split.train, device), on_device(split.test, device)
-        # The session then loads the weights of the checkpoint.
         has_checkpoint = was_resumed and files.checkpoint.exists()
         self._model = build_model(recipe, device) if has_checkpoint else starting_model(recipe, device)
+        if has_checkpoint and recipe.network is not None:
+            _load_weights(self._model, files)  # a frozen body is run before the session begins
         same_weights(ranks, self._model)
         self._unprotected = UnprotectedFile(files.unprotected) if shows_unprotected else None
         self._curve: list[CurvePoint] = []
 
     def run_to_end(self, should_stop: Callable[[], bool]) -> RunOutcome:
-        dataset = with_owners(
-            with_views(self._train, self._recipe.training.augmentation), self._train.persons, self._plan
-        )
         finished = finished_ledger(self._files, self._plan) if self._was_resumed else None
         is_finished = finished is not None and finished.trained.epsilon == self._promised.epsilon
         if self._ranks is not None:
@@ -261,8 +262,11 @@ class _Run:
             if was_finished and not self._ranks.is_first:
                 return self._finished_by_rank_0()
         if finished is not None and is_finished:
-            return self._already_finished(finished, dataset)
-        return self._run_session(dataset, should_stop)
+            return self._already_finished(finished, self._dataset(self._train))
+        return self._run_session(should_stop)
+
+    def _dataset(self, records: ArrayDataset) -> MapDataset:
+        return with_owners(with_views(records, self._recipe.training.augmentation), records.persons, self._plan)
 
     def _finished_by_rank_0(self) -> RunOutcome:
         """Return the outcome of a run that the folder of rank 0 holds to its end."""
@@ -289,14 +293,19 @@ class _Run:
             seconds=0.0,
         )
 
-    def _run_session(self, dataset: MapDataset, should_stop: Callable[[], bool]) -> RunOutcome:
+    def _run_session(self, should_stop: Callable[[], bool]) -> RunOutcome:
+        trained = trained_on(self._recipe, self._model, self._train)
+        dataset = self._dataset(trained.dataset)
         settings = self._recipe.training
+        trained.set_mode(self._model)
         session = privatize(
             self._model,
             build_optimizer(settings, self._model),
             dataset,
             self._plan,
-            performance=Performance(physical_batch_size=self._physical_batch_size(dataset), workers=settings.workers),
+            performance=Performance(
+                physical_batch_size=self._physical_batch_size(trained.part, dataset), workers=settings.workers
+            ),
             folder=RunFolder(self._files.folder, every=settings.checkpoint_every, assumptions=self._assumptions),
             telemetry=self._unprotected,
             averaging=None if settings.averaging is None else ExponentialAverage(decay=settings.averaging.decay),
@@ -312,7 +321,7 @@ class _Run:
         try:
             # An interrupt ends cleanly: the session has voided the step, written a checkpoint and closed the ledger.
             with suppress(KeyboardInterrupt):
-                self._take_steps(session, should_stop)
+                self._take_steps(session, trained, should_stop)
             failed = False
         finally:
             self._progress.ended()
@@ -323,24 +332,24 @@ class _Run:
                     self._write_status("failed", session)
         return self._outcome(session, time.monotonic() - began)
 
-    def _losses(self) -> Callable[..., Tensor]:
-        losses = loss_function(self._recipe.info, self._model)
+    def _losses(self, part: nn.Module) -> Callable[..., Tensor]:
+        losses = loss_function(self._recipe.info, part)
         return losses if self._recipe.training.augmentation is None else mean_over_views(losses)
 
-    def _physical_batch_size(self, dataset: MapDataset) -> int:
+    def _physical_batch_size(self, part: nn.Module, dataset: MapDataset) -> int:
         size = self._recipe.training.physical_batch_size
         if isinstance(size, int):
             return size
-        return find_physical_batch_size(self._model, self._losses(), dataset, self._plan, self._device)
+        return find_physical_batch_size(part, self._losses(part), dataset, self._plan, self._device)
 
-    def _take_steps(self, session: Session, should_stop: Callable[[], bool]) -> None:
+    def _take_steps(self, session: Session, trained: Trained, should_stop: Callable[[], bool]) -> None:
         self._progress.started(self._promised, step=session.steps_charged, num_steps=self._plan.num_steps)
         settings = self._recipe.training
-        every, losses = settings.evaluate_every, self._losses()
+        every, losses = settings.evaluate_every, self._losses(trained.part)
         spending = Spending(self._plan, measured_every=every)
         # Created before the session restores the rates of a checkpoint.
         rate = LearningRate(session.optimizer, build_schedule(settings.schedule), num_steps=self._plan.num_steps)
-        self._model.train()
+        trained.set_mode(self._model)
         with session:
             for step in session.steps():
                 rate.set(step.index)

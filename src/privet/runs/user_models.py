@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import importlib.abc
 import importlib.util
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from torch import nn
 
 from privet.errors import RecipeError
+from privet.runs.consent import Code
 
 
 def is_reference(text: str) -> bool:
@@ -32,10 +33,16 @@ def build_referenced(reference: str) -> nn.Module:
     Raises:
         RecipeError: there is no such code, it fails, or it does not return a network.
     """
-    model = _made_by(reference, "function or class", "builds the network")
-    if not isinstance(model, nn.Module):
-        raise RecipeError(f"{reference} returned {type(model).__name__}, not a torch.nn.Module.")
-    return model
+    return _network(_made_by(_named(reference), reference, "function or class", "builds the network"), reference)
+
+
+def build_from(code: Code, reference: str) -> nn.Module:
+    """Run a file as it was read, call its function without arguments, and return the network.
+
+    Raises:
+        RecipeError: the code fails, or does not return a network.
+    """
+    return _network(_made_by(_run(code), reference, "function or class", "builds the network"), reference)
 
 
 def batch_referenced(reference: str) -> Any:
@@ -44,12 +51,22 @@ def batch_referenced(reference: str) -> Any:
     Raises:
         RecipeError: there is no such code, or it fails.
     """
-    return _made_by(reference, "function", "returns a batch of examples")
+    return _made_by(_named(reference), reference, "function", "returns a batch of examples")
 
 
-def _made_by(reference: str, kind: str, purpose: str) -> Any:
+def _network(model: object, reference: str) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise RecipeError(f"{reference} returned {type(model).__name__}, not a torch.nn.Module.")
+    return model
+
+
+def _named(reference: str) -> ModuleType:
+    place = reference.rpartition(":")[0]
+    return _run(Code.read(reference)) if place.endswith(".py") else _from_package(place)
+
+
+def _made_by(module: ModuleType, reference: str, kind: str, purpose: str) -> Any:
     place, _, name = reference.rpartition(":")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
     make: Callable[[], Any] | None = getattr(module, name, None)
     if not callable(make):
         raise RecipeError(f"{place} has no {kind} '{name}'. Name one that {purpose}.")
@@ -72,14 +89,29 @@ def _from_package(name: str) -> ModuleType:
         raise RecipeError(f"Importing {name} failed: {type(error).__name__}: {error}.") from error
 
 
-def _from_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise RecipeError(f"There is no file {path}. Name a Python file and a function: path/to/file.py:name.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None, "a file that ends in .py has a loader"
-    assert spec.loader is not None, "a file that ends in .py has a loader"
+class _AsRead(importlib.abc.InspectLoader):
+    """Runs the text of a file that was read before: neither a newer content of the file nor a compiled copy of it."""
+
+    def __init__(self, code: Code) -> None:
+        self._code = code
+
+    def get_source(self, fullname: str) -> str:
+        return importlib.util.decode_source(self._code.text)
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self._code.text, str(self._code.path))
+
+
+def _run(code: Code) -> ModuleType:
+    path = code.path
+    name = f"privet_own_network_{path.stem}"  # no other module is called so
+    spec = importlib.util.spec_from_loader(name, _AsRead(code), origin=str(path))
+    assert spec is not None, "a loader was given"
+    assert spec.loader is not None, "a loader was given"
     module = importlib.util.module_from_spec(spec)
-    folder = str(path.resolve().parent)
+    module.__file__ = str(path)
+    sys.modules[name] = module  # where dataclasses look for the names of their annotations
+    folder = str(path.parent)
     sys.path.insert(0, folder)  # as Python does for a script: the file may import its neighbours
     try:
         spec.loader.exec_module(module)

@@ -13,6 +13,7 @@ from typing import Any
 from privet import checks
 from privet.errors import RecipeError
 from privet.models.model_sizes import STATISTICS_NORM
+from privet.runs.recipes.network_settings import OWN_NETWORK
 from privet.runs.recipes.table_schema import TableSchema
 from privet.runs.recipes.table_settings import ColumnSettings
 
@@ -275,6 +276,24 @@ def image_recipe(
     return {
         **_named(name, "oriented_edges", "images", images, test),
         "privacy": promise.settings(batch_size=batch_size, epochs=60, norm=0.1),
+        "training": _training(learning_rate, physical_batch_size=512),
+    }
+
+
+def with_network(recipe: dict[str, Any], promise: Promise, network: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe for a user's own data with a network of the user's own in place of the default one.
+
+    A fifth of the records per step, thirty epochs, gradients clipped to norm 1. The learning rate times the bound, how
+    far one record can move the weights, is that of images. These are starting values, which no study has compared.
+    """
+    batch_size = min(2_048, max(1, math.ceil(promise.train_size / 5)))
+    learning_rate = round(min(0.4, max(0.01, promise.train_size / 25_000)), 4)
+    unit = recipe["privacy"]["unit"]
+    return {
+        **recipe,
+        "model": OWN_NETWORK,
+        "network": network,
+        "privacy": {**promise.settings(batch_size=batch_size, epochs=30, norm=1.0), "unit": unit},
         "training": _training(learning_rate, physical_batch_size=512),
     }
 

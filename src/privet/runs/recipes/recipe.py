@@ -20,6 +20,7 @@ from privet.runs.recipes.data_sheet import DataSheet
 from privet.runs.recipes.declared_size import with_fields
 from privet.runs.recipes.evaluation_settings import EvaluationSettings
 from privet.runs.recipes.image_settings import ImageSettings
+from privet.runs.recipes.network_settings import OWN_NETWORK, NetworkSettings
 from privet.runs.recipes.pretraining_settings import PretrainingSettings
 from privet.runs.recipes.recipe_faults import explained, refuse_unknown_keys
 from privet.runs.recipes.table_settings import ReleasedSettings, TableSettings
@@ -107,6 +108,7 @@ class Recipe(Table):
     normalisation: str | None = None
     table: TableSettings | None = None
     images: ImageSettings | None = None
+    network: NetworkSettings | None = None
     pretraining: PretrainingSettings | None = None
     evaluation: EvaluationSettings | None = None
     data_sheet: DataSheet | None = None
@@ -146,7 +148,9 @@ class Recipe(Table):
                 f"dataset is {self.dataset!r}. {codec.suggestion(self.dataset, list(KNOWN_DATASETS))} A name of your "
                 "own needs a [table] that declares the files and their columns, or [images] that declares a folder."
             )
-        if self.model not in MODEL_SIZES:
+        if self.network is not None:
+            self._check_network(self.network)
+        elif self.model not in MODEL_SIZES:
             raise RecipeError(f"model is {self.model!r}. {codec.suggestion(self.model, list(MODEL_SIZES))}")
         known = [normalisation.name for normalisation in self.info.normalisations]
         if self.normalisation is not None and self.normalisation not in known:
@@ -235,7 +239,23 @@ class Recipe(Table):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What a guarantee of a run of this recipe rests on besides its plan."""
-        return () if self.released is None else (self.released.assumption,)
+        of_schema = () if self.released is None else (self.released.assumption,)
+        return of_schema if self.network is None else (*of_schema, *self.network.assumptions)
+
+    def _check_network(self, network: NetworkSettings) -> None:
+        if self.model != OWN_NETWORK:
+            raise RecipeError(
+                f"model is {self.model!r}, and the recipe has a [network] table, which names a network of your own. "
+                f"Set model = '{OWN_NETWORK}', or remove [network]."
+            )
+        if self.pretraining is not None:
+            raise RecipeError("The recipe has [network] and [pretraining]. Give weights in [network], or remove one.")
+        if self.privacy.release == Release.LAST_ITERATE.value:
+            raise RecipeError(
+                "privacy.release = 'last_iterate' needs a network of which constants are proven, and nothing is proven "
+                "of one of your own. Remove privacy.release and privacy.descent."
+            )
+        network.check()
 
     def _check_last_iterate(self) -> None:
         """Check the conditions of a last-iterate session, before torch is loaded."""
@@ -281,8 +301,13 @@ class Recipe(Table):
     def title(self) -> str:
         """The recipe's name, or what a model of own data predicts, or "MODEL on DATASET"."""
         if self.name or self.own_data is None:
-            return self.name or f"{self.model} on {self.dataset}"
+            return self.name or f"{self.model_title} on {self.dataset}"
         return f"Prediction of {', '.join(self.info.task.names)} from {self.dataset.removeprefix(OWN_PREFIX)}"
+
+    @property
+    def model_title(self) -> str:
+        """The name of the network, or the function that builds the user's own."""
+        return self.model if self.network is None else self.network.title
 
     def plan(self) -> Plan:
         """Return the calibrated plan. Reads no data and loads no torch.

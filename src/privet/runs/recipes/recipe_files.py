@@ -20,6 +20,8 @@ from privet.runs.recipes.recipe import Recipe
 
 MAX_BYTES = 1_000_000
 LARGEST_INTEGER = 2**53
+# Keys of tables of a recipe that name files.
+_DATA, _CODE = ("train", "test"), ("file", "weights")
 _BARE_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./:+-]*")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -76,8 +78,9 @@ def recipe_from_values(values: Mapping[str, Any], overrides: Sequence[str] = (),
     for override in overrides:
         _apply(data, override)
     if folder is not None:
-        _anchor(data.get("table"), folder)
-        _anchor(data.get("images"), folder)
+        _anchor(data.get("table"), folder, _DATA)
+        _anchor(data.get("images"), folder, _DATA)
+        _anchor(data.get("network"), folder, _CODE)
     return Recipe.from_dict(data)
 
 
@@ -94,11 +97,11 @@ def _is_packaged(name_or_path: str | Path) -> bool:
     return isinstance(name_or_path, str) and name_or_path in packaged_recipes()
 
 
-def _anchor(table: object, folder: Path) -> None:
+def _anchor(table: object, folder: Path, keys: Sequence[str]) -> None:
     """Make the files of a table absolute, so that the copy of the recipe in a run's folder names the same ones."""
     if not isinstance(table, dict):
         return
-    for key in ("train", "test"):
+    for key in keys:
         where = table.get(key)
         if isinstance(where, str):
             table[key] = SqlTable.at(where).anchored(folder).address if is_address(where) else _absolute(folder / where)
