@@ -158,7 +158,7 @@ def _train(
     run = _Run(
         recipe=recipe, plan=plan, promised=promised, files=files, device=device, split=split, was_resumed=was_resumed,
         progress=progress or Silent(), shows_unprotected=unprotected or recipe.is_public, ranks=ranks,
-        assumptions=(*assumptions, *recipe.assumptions),
+        assumptions=assumptions,
     )  # fmt: skip
     return run.run_to_end(said_by_any(ranks, should_stop))
 
