@@ -55,7 +55,7 @@ def test_what_is_no_event_is_refused_in_one_line(ask: Ask, tmp_path: Path, text:
     path = tmp_path / "event.json"
     path.write_text(text)
     answer = ask("account", "event", path, "--delta", "1e-5")
-    assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
 
 
 def write_ledger(path: Path, *, rounds: int) -> Path:
@@ -103,7 +103,7 @@ def test_a_total_with_a_run_that_charged_too_much_ends_with_code_3(ask: Ask, tmp
 
 def test_a_run_named_twice_is_refused(ask: Ask, ledger: Path) -> None:
     answer = ask("account", "total", ledger, ledger)
-    assert answer.code == 1
+    assert answer.code == 2
     assert "twice" in answer.err
 
 

@@ -191,7 +191,7 @@ def test_accounting_without_the_figures_it_needs_is_wrong_usage(ask: Ask, args: 
 @pytest.mark.parametrize("args", [("--rate", "1.5"), ("--steps", "0"), ("--delta", "2"), ("--epsilon", "-1")])
 def test_impossible_figures_are_refused(ask: Ask, args: tuple[str, str]) -> None:
     figures = {"--rate": "0.1", "--steps": "5", "--delta": "1e-5", "--epsilon": "1"} | {args[0]: args[1]}
-    assert ask("account", *[word for pair in figures.items() for word in pair]).code == 1
+    assert ask("account", *[word for pair in figures.items() for word in pair]).code == 2
 
 
 def test_a_ledger_speaks_for_itself(ask: Ask, finished_run: Path) -> None:

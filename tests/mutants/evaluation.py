@@ -219,8 +219,8 @@ EVALUATION: tuple[Mutant, ...] = (
         "schema-cost-unsaid",
         "a guarantee of training does not say that its schema was released from the records",
         "runs/recipes/recipe.py",
-        "        return () if self.released is None else (self.released.assumption,)",
-        "        return ()",
+        "        of_schema = () if self.released is None else (self.released.assumption,)",
+        "        of_schema: tuple[str, ...] = ()",
         f"{_PRIVATE_SCHEMA}::test_what_a_schema_cost_is_in_the_guarantee_of_its_training_and_in_the_total",
     ),
     one(

@@ -85,13 +85,13 @@ def test_a_record_that_names_nobody_counts_as_nothing_where_persons_are_protecte
 def test_the_release_is_charged_before_a_record_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, plan = write(tmp_path / "a.csv", rows(60)), RECORDS.plan(epsilon=0.5, delta=1e-5, num_units=60)
     charged = []
-    read = schema_release.read_csv
+    read = schema_release.table_text
 
     def watched(*args: object, **options: object) -> object:
         charged.append(Ledger.read(tmp_path / "made" / "ledger.jsonl").charged_rounds)
         return read(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(schema_release, "read_csv", watched)
+    monkeypatch.setattr(schema_release, "table_text", watched)
     release_counts(path, RECORDS, plan, tmp_path / "made")
     assert charged == [1]
 

@@ -43,7 +43,7 @@ def test_the_points_are_listed_with_what_shows_them_or_what_they_lack(ask: Ask) 
 
 def test_an_unknown_name_is_refused_with_the_nearest(ask: Ask) -> None:
     found = ask("reproduce", "cliping-table-2")
-    assert found.code == 1
+    assert found.code == 2
     assert "clipping-table-2" in found.err
 
 

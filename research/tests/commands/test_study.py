@@ -21,7 +21,7 @@ def test_without_a_name_all_studies_are_listed(ask: Ask) -> None:
 
 def test_an_unknown_study_is_refused_with_the_nearest_name(ask: Ask) -> None:
     found = ask("study", "clipping-mnits")
-    assert found.code == 1
+    assert found.code == 2
     assert "clipping-mnist" in found.err
 
 
@@ -78,7 +78,7 @@ def test_changes_reach_a_study_that_takes_them_and_are_refused_by_one_that_does_
     changes = ("--set", "rank=8,16", "--set", "rate=1", "--device", "cpu")
     assert ask("study", "varied", *changes).out == "['rank=8,16+rate=1']\n"
     refused = ask("study", "plain", *changes)
-    assert refused.code == 1
+    assert refused.code == 2
     assert "no settings that can be changed" in refused.err
 
 

@@ -198,7 +198,7 @@ def test_the_private_file_is_never_taken_for_a_public_sample(tmp_path: Path) -> 
     private.write_text("age,income\n1,low\n2,high\n")
     link.hardlink_to(private)
     for path in (private, link):
-        with pytest.raises(RecipeError, match="the file to protect"):
+        with pytest.raises(RecipeError, match="holds the records to protect"):
             schema_of_public_sample(path, private=private, targets=["income"], delimiter=",")
 
 
