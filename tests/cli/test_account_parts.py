@@ -50,12 +50,16 @@ def test_any_event_in_a_file_is_accounted(
     assert "proven" in ask("account", "event", path, "--delta", "1e-5", "--adjacency", adjacency).out
 
 
-@pytest.mark.parametrize("text", ["{", '{"type": "gaussian"}', '{"type": "magic"}', "[]"], ids=str)
-def test_what_is_no_event_is_refused_in_one_line(ask: Ask, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "code"), [("{", 2), ('{"type": "gaussian"}', 2), ('{"type": "magic"}', 1), ("[]", 2)], ids=str
+)
+def test_what_is_no_event_or_cannot_be_accounted_is_refused_in_one_line(
+    ask: Ask, tmp_path: Path, text: str, code: int
+) -> None:
     path = tmp_path / "event.json"
     path.write_text(text)
     answer = ask("account", "event", path, "--delta", "1e-5")
-    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (code, "", 1)
 
 
 def write_ledger(path: Path, *, rounds: int) -> Path:
