@@ -116,9 +116,19 @@ def train_on_texts(
             f"Texts also need {', '.join(missing)}: the folder of an encoder, the column to predict, its classes as in "
             "bad,good, the approximate number of records and the guarantee. All are public."
         )
-    promised = _plan(size=size, epsilon=epsilon, delta=delta, batch_size=None, epochs=10)
+    # First, so that nothing is promised where the packages for it are missing.
+    from privet.datasets.header_hints import names_persons
+    from privet.datasets.tables import read_header
     from privet.integrations.hugging_face import fine_tuning
 
+    fine_tuning.libraries()
+    person = next((name for name in read_header(path, targets=[target, text]) if names_persons(name)), None)
+    if person is not None:
+        console.remark(
+            f"warning: {path} has a column {person!r}, which seems to name whom a text is about. One text is "
+            "protected: the more texts somebody has, the less is promised to them."
+        )
+    promised = _plan(size=size, epsilon=epsilon, delta=delta, batch_size=None, epochs=10)
     job = fine_tuning.FineTuning(model=Path(model), length=length or 128, physical_batch_size=32)
     names = tuple(name.strip() for name in classes.split(","))
     tuned = job.classifier(names)

@@ -29,16 +29,23 @@ def measure_privately(
     """Charge and release a private evaluation of a run, and print it with the new total."""
     from privet.runs.evaluation.private_evaluation import evaluate_privately
     from privet.runs.ledger_check import check_ledger
+    from privet.runs.project import with_schema
+    from privet.runs.resuming import stored_recipe
+    from privet.runs.run_files import RunFiles
 
     found = evaluate_privately(
         folder, asked, data=data, device=device, max_epsilon=max_epsilon, num_processes=num_processes
     )
-    total = check_ledger(Path(folder)).spent
+    check = check_ledger(Path(folder))
+    in_all = with_schema(check, stored_recipe(RunFiles(folder=Path(folder))).released)
     if as_json:
-        console.show_json({"evaluation": found.to_dict(), "guarantee": total.to_dict()})
+        told = {"evaluation": found.to_dict(), "guarantee": check.spent.to_dict()}
+        console.show_json(told if in_all is None else {**told, "with_schema": in_all.guarantee.to_dict()})
         return found
     show_figures(found)
-    console.show_heading(f"Training and evaluations together: {total}")
+    console.show_heading(f"Training and evaluations together: {check.spent}")
+    if in_all is not None:
+        console.show_heading(f"With the schema, which was released from private records: {in_all.guarantee}")
     return found
 
 

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -97,6 +97,8 @@ def train(
         quiet=quiet,
     )
     if processes is not None and processes > 1:
+        if OwnData.given(click.get_current_context()).text is not None:
+            raise click.UsageError("Texts (--text) are trained in one process. Leave --processes out.")
         with unheard():  # rank 0 says it again; mistakes in the recipe are told once, before anything is started
             asked.loaded()
         return run_in_processes(without_option(sys.argv[1:], "--processes"), processes)
@@ -139,10 +141,7 @@ def _train(asked: _Asked) -> int:
     # First, so that a mistake in the recipe is reported before torch is loaded.
     loaded, quiet, max_epsilon = asked.loaded(), asked.quiet, asked.max_epsilon
     if loaded is None:
-        own = OwnData.given(click.get_current_context())
-        if own.weights is not None or own.train is not None:
-            raise click.UsageError("--weights and --train are for images and tables; an encoder of texts has its own.")
-        return _train_on_texts(asked.recipe, own, asked.output, quiet=quiet)
+        return _train_on_texts(asked, OwnData.given(click.get_current_context()))
     for warning in (loaded.warning, _weakness(loaded)):
         if warning is not None:
             console.remark(f"warning: {warning}")
@@ -249,16 +248,29 @@ def _evaluate(loaded: Recipe, folder: str, max_epsilon: float | None, *, num_pro
         measure_privately(folder, asked, max_epsilon=max_epsilon, num_processes=num_processes)
 
 
-def _train_on_texts(path: str, own: OwnData, output: str | None, *, quiet: bool) -> int:
+# The options that the training on own texts goes by.
+_FOR_TEXTS = {"epsilon", "delta", "size", "test", "target", "classes", "text", "model", "length"}
+_FOR_ALL = {"recipe", "output", "quiet"}
+
+
+def _train_on_texts(asked: _Asked, own: OwnData) -> int:
     from privet.cli.finetune import train_on_texts
     from privet.datasets.sql_tables import is_address
 
-    if is_address(path):
+    if is_address(asked.recipe):
         raise click.UsageError("--text reads a file, and this is a database. Write its records into a CSV file.")
     if own.target is not None and len(own.target) > 1:
         raise click.UsageError("A model of texts has one target. Give --target once.")
+    unheeded = [field.name for field in fields(own) if field.name not in _FOR_TEXTS and getattr(own, field.name)]
+    unheeded += [field.name for field in fields(asked) if field.name not in _FOR_ALL and getattr(asked, field.name)]
+    if unheeded:
+        names = ", ".join("--set" if name == "overrides" else f"--{name.replace('_', '-')}" for name in unheeded)
+        raise click.UsageError(
+            f"Texts (--text) are trained without {names}: one text is protected, and an encoder has its own weights. "
+            "Leave it out. To protect persons with several texts, write a loop of your own with pv.PersonRecords."
+        )
     return train_on_texts(
-        path,
+        asked.recipe,
         model=own.model,
         text=own.text or "",
         target=None if own.target is None else own.target[0],
@@ -268,8 +280,8 @@ def _train_on_texts(path: str, own: OwnData, output: str | None, *, quiet: bool)
         delta=own.delta,
         length=own.length,
         test=own.test,
-        output=output or _default_folder(path),
-        quiet=quiet,
+        output=asked.output or _default_folder(asked.recipe),
+        quiet=asked.quiet,
     )
 
 

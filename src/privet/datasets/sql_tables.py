@@ -107,6 +107,17 @@ class SqlTable:
         with self._result() as (result, _):
             return list(result.keys())
 
+    def key_names(self) -> list[str]:
+        """Return the columns of the key; no record is looked at, and the list is empty where no key is known.
+
+        Raises:
+            DataError: as :meth:`read`.
+        """
+        if self.key is not None:
+            return [self.key]
+        with self._result() as (_, primary):
+            return list(primary)
+
     def read(self) -> tuple[list[str], list[Sequence[object]]]:
         """Return the names of the columns and the records, sorted by the key, from one query.
 

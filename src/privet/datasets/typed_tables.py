@@ -149,8 +149,9 @@ def _sqlite(path: Path) -> Rows:
             if len(names) != 1:
                 found = ", ".join(names) or "none"
                 raise DataError(
-                    f"{path} should hold one table or view, and holds: {found}. Write the records to use into a "
-                    "file of their own: CREATE TABLE records AS SELECT ..."
+                    f"{path} should hold one table or view, and holds: {found}. Name one of several by the file's URL: "
+                    f"sqlite:///{path} --table NAME, which needs privet[sql]; or write its records into a file of "
+                    "their own: CREATE TABLE records AS SELECT ..."
                 )
             quoted = names[0].replace('"', '""')
             found_rows = base.execute(f'SELECT * FROM "{quoted}"')  # noqa: S608 - a quoted name of the file itself

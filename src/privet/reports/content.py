@@ -25,6 +25,7 @@ from privet.reports.reconstruction_rows import read_rebuilt
 from privet.runs.evaluated import PrivateEvaluation, stored_evaluation
 from privet.runs.ledger_check import LedgerCheck, check_ledger
 from privet.runs.measures import Metrics
+from privet.runs.project import Composed, with_schema
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.resuming import stored_plan, stored_recipe
 from privet.runs.run_files import RunFiles, listed, read_json, read_lines, read_result, read_text
@@ -73,6 +74,7 @@ class RunContent:
         evaluation: The newest private evaluation, if there was one.
         coefficients: What a linear model of a table goes by, by target.
         importance: The importance of columns on public records, if it was measured.
+        in_all: What the run and its schema spent together, if the schema was released from the private records.
     """
 
     folder: Path
@@ -96,6 +98,7 @@ class RunContent:
     evaluation: PrivateEvaluation | None = None
     coefficients: tuple[Coefficients, ...] = ()
     importance: ImportanceReport | None = None
+    in_all: Composed | None = None
 
     @property
     def title(self) -> str:
@@ -152,7 +155,7 @@ def gather(folder: str | Path) -> RunContent:
         )
     if files.is_own_loop:
         return _own_loop(files)
-    recipe, plan = stored_recipe(files), stored_plan(files)
+    recipe, plan, ledger = stored_recipe(files), stored_plan(files), check_ledger(files.folder)
     attacked = read_robustness(files)
     return RunContent(
         folder=files.folder,
@@ -160,7 +163,7 @@ def gather(folder: str | Path) -> RunContent:
         recipe_text=_without_folders(read_text(files.recipe)),
         plan=plan,
         promised=plan.guarantee(),
-        ledger=check_ledger(files.folder),
+        ledger=ledger,
         metrics=read_result(files.metrics, Metrics.from_dict),
         unprotected=_unprotected(files),
         environments=_environments(files),
@@ -176,6 +179,7 @@ def gather(folder: str | Path) -> RunContent:
         evaluation=stored_evaluation(files),
         coefficients=coefficients_of(files, recipe),
         importance=read_result(files.importance, ImportanceReport.from_dict),
+        in_all=with_schema(ledger, recipe.released),
     )
 
 

@@ -78,8 +78,9 @@ class FirstPage:
 def first_page(content: RunContent, *, language: str = "en", sheet: DataSheet | None = None) -> FirstPage:
     """Return the first page of a run.
 
-    Guarantee: every figure about privacy is that of the ledger, rounded up. Measures appear only where they are covered
-    by the guarantee or the data are public.
+    Guarantee: every figure about privacy is that of the ledger, rounded up; where the schema was released from the
+    private records, it is that of both ledgers together, because a reader of this page reads no other. Measures appear
+    only where they are covered by the guarantee or the data are public.
 
     Args:
         content: The run.
@@ -87,7 +88,7 @@ def first_page(content: RunContent, *, language: str = "en", sheet: DataSheet | 
         sheet: The data sheet; that of the recipe if not given.
     """
     say = Messages.of(language)
-    spent = content.ledger.spent
+    spent = content.ledger.spent if content.in_all is None else content.in_all.guarantee
     unit, is_promised = say(f"unit_{spent.unit.value}"), not spent.not_private_because
     told = sheet if sheet is not None else (content.recipe.data_sheet if content.recipe is not None else None)
     filled = (told or DataSheet()).model_dump()
@@ -103,7 +104,7 @@ def first_page(content: RunContent, *, language: str = "en", sheet: DataSheet | 
             (say("cost"), _cost(content, say)),
         ),
         scale_title=say("scale"),
-        scale_text=say("scale_text", epsilon=rounded_up(spent.epsilon)),
+        scale_text=_scale_text(content, say, spent.epsilon),
         zones=_zones(spent.epsilon, say) if is_promised else (),
         place=_place(spent.epsilon),
         epsilon=say.number(rounded_up(spent.epsilon)),
@@ -121,11 +122,19 @@ def first_page(content: RunContent, *, language: str = "en", sheet: DataSheet | 
     )
 
 
+def _scale_text(content: RunContent, say: Messages, epsilon: float) -> str:
+    text = say("scale_text", epsilon=rounded_up(epsilon))
+    if content.in_all is None or content.recipe is None or content.recipe.released is None:
+        return text
+    own, schema = content.ledger.spent.epsilon, content.recipe.released.spent_epsilon
+    return f"{text} {say('scale_schema', run=rounded_up(own), schema=rounded_up(schema))}"
+
+
 def _promised(content: RunContent, say: Messages, unit: str) -> tuple[str, ...]:
     spent = content.ledger.spent
     if spent.not_private_because:
         return (say("not_private_text", reasons="; ".join(spent.not_private_because)),)
-    found = next(found for rate, found in attack_bounds(content) if rate == _RATE)
+    found = next(found for rate, found in attack_bounds(content, with_schema=True) if rate == _RATE)
     return (say("promised_text", unit=unit), say("odds_text", unit=unit, found=percent(found)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from privet.reports import private_figure_rows
 from privet.reports.certificate import Certificate, certify
 from privet.reports.content import RunContent, gather
 from privet.reports.statement import promise, protection
@@ -36,8 +37,9 @@ def write_card(folder: str | Path, path: str | Path | None = None) -> Path:
 def card(content: RunContent, certificate: Certificate) -> str:
     """Return the text of a model card.
 
-    Guarantee: every figure about privacy is that of the certificate. Measurements appear only where the run published
-    them, and bear the words "not covered by the guarantee".
+    Guarantee: every figure about privacy is that of the certificate; what a schema spent besides stands in a part of
+    its own. Measurements are those of a private evaluation, which the certificate covers, and others only where the run
+    published them, with the words "not covered by the guarantee".
     """
     spent = certificate.guarantee
     parts = [
@@ -51,6 +53,8 @@ def card(content: RunContent, certificate: Certificate) -> str:
         + "".join(f"| {_plain(name)} | {_plain(value)} |\n" for name, value in protection(spent)),
         "## Assumptions\n\n" + "".join(f"* {_plain(each)}\n" for each in spent.assumptions),
         "## Not covered\n\n" + "".join(f"* {_plain(each)}\n" for each in certificate.limits),
+        _in_all(content),
+        _measured_privately(content),
         _measured(content),
         "## Side effects\n\n" + "".join(f"* {each.format(unit=spent.unit.value)}\n" for each in _SIDE_EFFECTS),
         _verification(certificate),
@@ -75,6 +79,27 @@ def _front_matter(content: RunContent, certificate: Certificate) -> str:
     return f"---\nlibrary_name: privet\ntags:\n{tags}differential_privacy:\n{rows}---\n"
 
 
+def _in_all(content: RunContent) -> str:
+    """Return what run and schema spent together; empty where no schema was released from private records."""
+    if content.in_all is None:
+        return ""
+    return (
+        "## With its schema\n\nThe ranges and counts of the columns were released from the same private records, on a "
+        f"ledger of their own. Together:\n\n    {content.in_all.guarantee}\n"
+    )
+
+
+def _measured_privately(content: RunContent) -> str:
+    found = content.evaluation
+    if found is None:
+        return ""
+    header = ("measure", *private_figure_rows.HEADLINE_HEADER[1:])
+    rows = [header, ("---",) * len(header), *private_figure_rows.headline_rows(found)]
+    table = "".join(f"| {' | '.join(cell if row[0] == '---' else _plain(cell) for cell in row)} |\n" for row in rows)
+    warned = "".join(f"* {_plain(each)}\n" for each in found.figures.warnings)
+    return f"## Measured privately\n\n{table}\n{_plain(private_figure_rows.note(found))}\n" + (warned and f"\n{warned}")
+
+
 def _measured(content: RunContent) -> str:
     if content.metrics is None or not content.metrics.measures:
         return ""
@@ -89,7 +114,7 @@ def _measured(content: RunContent) -> str:
 def _verification(certificate: Certificate) -> str:
     return (
         "## Verify\n\nThe certificate lies beside the ledger. The second program shares no code with privet and "
-        "computes every figure again:\n\n```console\nprivet certify RUN\n"
+        "computes every figure again; it is in privet's source, and RUN is the folder of this file:\n\n```console\n"
         "python scripts/verify_certificate.py RUN\n```\n\n"
         f"Newest row of the ledger: `{certificate.head.sha256}`.\n"
     )

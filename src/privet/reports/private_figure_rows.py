@@ -47,7 +47,8 @@ def headline_rows(found: Evaluation) -> list[list[str]]:
         other = constant.get(figure.name)
         beside = "0.5" if figure.name.startswith("area") else "0" if figure.name == "R2" else ""
         beside = beside if other is None else shown(other, other.value)
-        rows.append([figure.name, shown(figure, figure.value), interval(figure), beside])
+        is_known = not figure.name.startswith("area") or (figure.low, figure.high) != (0.0, 1.0)
+        rows.append([figure.name, shown(figure, figure.value) if is_known else "not known", interval(figure), beside])
     return rows
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from privet import __version__
-from privet.accounting.guarantee import rounded_up
+from privet.accounting.guarantee import Guarantee, rounded_up
 from privet.errors import CheckpointError
 from privet.reports import importance_rows, private_figure_rows, run_plots
 from privet.reports.audits import AUDIT_HEADER, audit_note, audit_plot, audit_rows
@@ -250,7 +250,8 @@ def _tiles(content: RunContent) -> list[tuple[str, str, str]]:
     note = "not promised" if spent.not_private_because else f"promised {rounded_up(content.promised.epsilon)}"
     if content.ledger.further:
         note = f"training {rounded_up(content.ledger.trained.epsilon)}, and private evaluations"
-    tiles = [
+    tiles = [] if content.in_all is None else [_tile_in_all(content.in_all.guarantee, spent)]
+    tiles += [
         ("epsilon", rounded_up(spent.epsilon), note),
         ("delta", rounded_up(spent.delta), f"per {spent.unit.value}"),
     ]
@@ -262,6 +263,10 @@ def _tiles(content: RunContent) -> list[tuple[str, str, str]]:
         row = _measure_row(first)
         tiles.append((f"test {first.name}{star}", row["value"], f"{row['low']} to {row['high']}, n = {row['n']}"))
     return tiles
+
+
+def _tile_in_all(total: Guarantee, spent: Guarantee) -> tuple[str, str, str]:
+    return ("epsilon in all", rounded_up(total.epsilon), f"run {rounded_up(spent.epsilon)}, and its schema")
 
 
 def _measure_row(measure: Measure) -> dict[str, str]:

@@ -68,12 +68,19 @@ def _sampling(content: RunContent) -> str:
     return text if charged == planned else f"{text}; {charged:,} of {planned:,} planned steps are charged"
 
 
-def attack_bounds(content: RunContent) -> list[tuple[float, float]]:
-    """Return (false-positive rate, largest possible true-positive rate) of any membership attack."""
-    spent = content.ledger.spent
-    if content.ledger.rounds_charged == 0:
+def attack_bounds(content: RunContent, *, with_schema: bool = False) -> list[tuple[float, float]]:
+    """Return (false-positive rate, largest possible true-positive rate) of any membership attack.
+
+    Args:
+        content: The run.
+        with_schema: Whether the attacker also sees the schema, where that was released from the private records.
+    """
+    spent, event = content.ledger.spent, content.ledger.event
+    if with_schema and content.in_all is not None:
+        event = content.in_all.event
+    elif content.ledger.rounds_charged == 0:
         return [(rate, rate) for rate in ATTACK_RATES]
-    misses = trade_off(content.ledger.event, adjacency=spent.adjacency, false_positive_rates=ATTACK_RATES)
+    misses = trade_off(event, adjacency=spent.adjacency, false_positive_rates=ATTACK_RATES)
     return [(rate, float(1 - miss)) for rate, miss in zip(ATTACK_RATES, misses, strict=True)]
 
 

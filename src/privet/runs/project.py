@@ -10,8 +10,9 @@ from typing import Any
 from privet.accounting.composition import EveryIterate
 from privet.accounting.guarantee import Guarantee, guarantee
 from privet.errors import ArgumentError
-from privet.mechanism.events import compose
+from privet.mechanism.events import DpEvent, compose
 from privet.runs.ledger_check import LedgerCheck, check_ledger
+from privet.runs.recipes.table_settings import ReleasedSettings
 from privet.vocabulary import Release
 
 _SAME_DATA = "the listed runs are all that was ever released about the data, which all of them used"
@@ -75,24 +76,45 @@ def total_of_runs(paths: Sequence[Path], *, delta: float | None = None) -> Proje
     if delta is None and len(deltas) > 1:
         raise ArgumentError("The runs were planned for different deltas. Give the delta of the total.")
     return ProjectTotal(
-        guarantee=_composed(checks, deltas.pop() if delta is None else delta),
+        guarantee=_composed(checks, deltas.pop() if delta is None else delta).guarantee,
         runs=runs,
         mismatch=next((f"{name}: {check.mismatch}" for name, check in runs.items() if check.mismatch), None),
     )
 
 
-def _composed(checks: Sequence[LedgerCheck], delta: float) -> Guarantee:
+def with_schema(check: LedgerCheck, released: ReleasedSettings | None) -> Composed | None:
+    """Return what a run and the release of its schema spent together; None where no schema was released.
+
+    Guarantee: all rounds and evaluations of the ledger are composed with the release, whose ledger is another one, so
+    that the figure is that of ``total_of_runs`` for both.
+    """
+    if released is None:
+        return None
+    return _composed([check], check.spent.delta, besides=(released.event,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composed:
+    """Everything that was charged, as one event, and its guarantee."""
+
+    event: DpEvent
+    guarantee: Guarantee
+
+
+def _composed(checks: Sequence[LedgerCheck], delta: float, *, besides: Sequence[DpEvent] = ()) -> Composed:
     # Where some runs release every iterate and others only the last one, the total is stated as for the latter.
     of_last = [check.plan.composition for check in checks if check.spent.released is Release.LAST_ITERATE]
     composition = of_last[0] if of_last else EveryIterate()
+    event = compose([(each, 1) for each in (*(check.event for check in checks), *besides)])
     found = guarantee(
-        compose([(check.event, 1) for check in checks]),
+        event,
         delta=delta,
         adjacency=checks[0].plan.adjacency,
         unit=checks[0].plan.unit,
         released=composition.released,
         assumptions=(_SAME_DATA, *dict.fromkeys(word for check in checks for word in check.spent.assumptions)),
+        of_unit=(),  # each run says its own, with the others
         not_private_because=tuple(dict.fromkeys(word for check in checks for word in check.spent.not_private_because)),
     )
     found = replace(found, tried=tuple(dict.fromkeys(word for check in checks for word in check.spent.tried)))
-    return composition.stated(found)
+    return Composed(event=event, guarantee=composition.stated(found))

@@ -75,12 +75,16 @@ def _strictly(column: AnyColumn, word: str) -> float:
     return math.nan if math.isnan(column.number(word)) else column.value(word)
 
 
+# What spreadsheets, R, pandas and databases write in a column of numbers where they know none.
+WORDS_FOR_GAPS = frozenset({"", "nan", "na", "n/a", "null", "none"})
+
+
 def is_gap(column: AnyColumn, word: str) -> bool:
-    """Whether a stripped cell is missing or empty, or NaN in a column of numbers."""
+    """Whether a stripped cell is missing or empty, or a usual word for that in a column of numbers."""
     if isinstance(column, CategoryColumn):
         # A category column may declare the empty category; then an empty cell is no gap.
         return not word and word not in column.categories
-    return not word or word.lower() == "nan"
+    return word.lower() in WORDS_FOR_GAPS
 
 
 def _adult() -> DeclaredTable:

@@ -227,8 +227,9 @@ class Recipe(Table):
             if asked != found:
                 raise RecipeError(
                     f"The schema was released from the private records with {name} {found!r}, and the training asks "
-                    f"for {asked!r}: the two have no common guarantee. Train with privacy.{name} = {found!r}, or "
-                    "release another schema for that."
+                    f"for {asked!r}: the two have no common guarantee. Train with privacy.{name} = {found!r}"
+                    + (", as --person COLUMN --persons NUMBER do" if found == Unit.PERSON.value else "")
+                    + ", or release another schema for that."
                 )
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from privet.datasets.header_hints import header_advice, names_persons
-from privet.datasets.sql_tables import same_table
+from privet.datasets.sql_tables import SqlTable, is_address, same_table
 from privet.datasets.tables import read_header, read_public_cells
 from privet.errors import DataError, RecipeError
 from privet.mechanism.codec import suggestion
@@ -196,13 +196,14 @@ def schema_to_write(
     """
     header = read_header(path, targets=targets, delimiter=delimiter)
     known = declared or {}
+    keys = SqlTable.at(os.fspath(path)).key_names() if is_address(path) else []
     features = [
         f"  {{ name = {json.dumps(name, ensure_ascii=False)}, {known[name]}"
         if name in known
-        else f"  # left out, because it seems to name records or persons: {json.dumps(name, ensure_ascii=False)}"
-        if names_persons(name)
+        else f"  # left out, because it {reason}: {json.dumps(name, ensure_ascii=False)}"
+        if (reason := _not_learned(name, header, keys)) is not None
         else f"  {{ name = {json.dumps(name, ensure_ascii=False)}, {_guess(name)} }},"
-        for name in header
+        for name in dict.fromkeys(header)
         if name and name not in (*targets, person)
     ]
     wanted = [
@@ -232,13 +233,39 @@ def seems_a_number(name: str) -> bool:
     return not names_persons(name) and _guess(name) == _NUMBERS
 
 
+def _not_learned(name: str, header: Sequence[str], keys: Sequence[str]) -> str | None:
+    """Return why a column is no input of a model, by its name alone; None for one that may be."""
+    if list(header).count(name) > 1:
+        return "stands in the header more than once"
+    if [name] == list(keys):
+        return "is the key of the records"
+    return "seems to name records or persons" if names_persons(name) else None
+
+
 def _guess(name: str) -> str:
     """Return what to declare for a column, guessed from its name alone."""
     words = set(re.findall(r"[a-z]+", name.lower()))
     if words & {"date", "day", "dob", "birthday", "admitted", "discharged"}:
         return 'dates = "%Y-%m-%d", earliest = "?", latest = "?"'
-    if words & {"type", "kind", "class", "status", "region", "ward", "country", "sex", "gender", "group", "category"}:
+    if words & {
+        "type",
+        "kind",
+        "class",
+        "status",
+        "region",
+        "ward",
+        "country",
+        "sex",
+        "gender",
+        "group",
+        "category",
+        "code",
+    }:
         return 'categories = ["?", "?"]'
+    if words & {"category", "code"}:
+        return 'categories = ["?", "?"]'
+    if words & {"severity", "stage", "grade", "degree"}:
+        return 'ordered = ["?", "?"]'
     return _NUMBERS
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import logging
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,8 @@ from privet.runs.serving import served_predict
 from privet.runs.serving.program import exported_program, program_of
 
 FORMAT = 1
+# Bytes of weights; a file of this format ends at two gigabytes.
+_LARGEST_ONNX = 1_000_000_000
 # Copied as they are, so that the certificate can be checked in the folder.
 _EVIDENCE = ("ledger.jsonl", "plan.json", "env.json")
 
@@ -157,7 +161,24 @@ def _onnx(model: nn.Module, example: torch.Tensor, path: Path) -> list[str]:
     """Write the network as ONNX where the packages for it are installed; otherwise say so."""
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
-        return [f"model.onnx: {' and '.join(missing)} not installed (pip install onnx onnxscript)."]
+        return [f"model.onnx: {' and '.join(missing)} not installed: pip install 'privet[onnx]'."]
     batch = ({0: torch.export.Dim("batch")},)
-    torch.onnx.export(model.eval(), (example,), str(path), dynamo=True, dynamic_shapes=batch, verbose=False)
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it names operations of packages that nobody asked for
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch's own exporter
+            torch.onnx.export(
+                model.eval(),
+                (example,),
+                str(path),
+                dynamo=True,
+                dynamic_shapes=batch,
+                verbose=False,
+                # One file where the format allows it: a file of weights beside it is easily left behind.
+                external_data=sum(each.nbytes for each in model.state_dict().values()) > _LARGEST_ONNX,
+            )
+    finally:
+        log.setLevel(level)
     return []

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 
 Array = Any
+WORDS_FOR_GAPS = frozenset({"", "nan", "na", "n/a", "null", "none"})
+_LARGEST_CELL = 1_000_000
 _TYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "U8": "<u1", "BOOL": "?"}
 
 
@@ -96,7 +98,7 @@ def value(cell: str, column: Mapping[str, Any], record: int) -> list[float]:
         if place is None:
             raise SystemExit(f"record {record}: the column {column['name']!r} holds an undeclared category")
         return [float(place == each) for each in range(len(words))]
-    if not cell or cell.lower() == "nan":
+    if cell.lower() in WORDS_FOR_GAPS:
         return [column["default"]]
     found = number(cell, column)
     if math.isnan(found):
@@ -246,20 +248,32 @@ def decisions(outputs: Array, served: Mapping[str, Any]) -> dict[str, list[Any]]
     return found
 
 
+def read_records(path: str, served: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the cells of every record by the names in the header line."""
+    csv.field_size_limit(_LARGEST_CELL)
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as source:
+            reader = csv.reader(source, delimiter=served["delimiter"], skipinitialspace=True)
+            header = [composed(name) for name in next(reader, [])]
+            missing = [column["header"] for column in served["columns"] if header.count(column["header"]) != 1]
+            if missing:
+                raise SystemExit(f"The header should name the column {missing[0]!r} once.")
+            return [dict(zip(header, row, strict=False)) for row in reader if row]
+    except OSError as error:
+        raise SystemExit(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise SystemExit(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
+    except csv.Error as error:
+        raise SystemExit(f"{path} cannot be read as a table of cells: {error}.") from None
+
+
 def main(arguments: Sequence[str]) -> None:
     """Read records, and write one line for each."""
     if len(arguments) != 1:
         raise SystemExit("Usage: python predict.py records.csv > predicted.csv")
     folder = Path(__file__).resolve().parent
     served = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    with open(arguments[0], encoding="utf-8-sig", newline="") as source:
-        reader = csv.reader(source, delimiter=served["delimiter"], skipinitialspace=True)
-        header = [composed(name) for name in next(reader, [])]
-        missing = [column["header"] for column in served["columns"] if header.count(column["header"]) != 1]
-        if missing:
-            raise SystemExit(f"The header should name the column {missing[0]!r} once.")
-        rows = [dict(zip(header, row, strict=False)) for row in reader if row]
-    outputs = outputs_of(folder, served, features_of(rows, served))
+    outputs = outputs_of(folder, served, features_of(read_records(arguments[0], served), served))
     columns = decisions(outputs, served)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["record", *columns])
