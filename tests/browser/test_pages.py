@@ -17,7 +17,10 @@ import pytest
 
 from privet.reports.comparison import write_comparison
 from privet.reports.content import gather
+from privet.reports.messages import LANGUAGES
 from privet.reports.run_report import write_report
+from privet.runs.project import with_schema
+from privet.runs.recipes.table_settings import ReleasedSettings
 from tests.browser.chromium import Browser, find_browser, opened, running
 from tests.browser.missing import AXE
 from tests.reports.conftest import MakeRun, make_run  # noqa: F401 (a fixture is found by its name)
@@ -25,7 +28,7 @@ from tests.reports.examined import examined
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium is installed")
 
-PAGES = ("report", "comparison", "hostile")
+PAGES = ("report", "comparison", "hostile", "signed-en")
 CHECKED = (("report", "desk", "light"), ("report", "telephone", "dark"), ("comparison", "telephone", "light"))
 WIDTHS = {"desk": 1280, "telephone": 390}
 HOSTILE = """"><script>document.title='owned'</script><img src=x onerror="document.title='owned'"> {{ 7*7 }}"""
@@ -98,7 +101,17 @@ def pages(make_run: MakeRun, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     second = gather(examined(make_run("privacy.epsilon=0.5"), folder / "second", skill=0.6))
     hostile = gather(examined(make_run(), folder / "third", word=HOSTILE))
     hostile = replace(hostile, recipe=hostile.recipe.model_copy(update={"name": HOSTILE, "description": HOSTILE}))
+    released = ReleasedSettings(
+        ledger="ab" * 32, spent_epsilon=0.5, spent_delta=1e-5, noise_ratio=7.0, protects="record",
+        neighbours="add_or_remove",
+    )  # fmt: skip
+    spent = replace(first.ledger.spent, assumptions=(*first.ledger.spent.assumptions, released.assumption))
+    signed = replace(first, in_all=with_schema(first.ledger, released), ledger=replace(first.ledger, spent=spent))
     return {
+        **{
+            f"signed-{each}": write_report(folder, folder / f"{each}.html", content=signed, language=each)
+            for each in LANGUAGES
+        },
         "report": write_report(folder, folder / "report.html", content=first, baseline=second),
         "comparison": write_comparison([first, second, hostile], folder / "comparison.html"),
         "hostile": write_report(folder, folder / "hostile.html", content=hostile),
@@ -125,6 +138,16 @@ def test_tables_need_no_scrolling_on_a_telephone(browser: Browser, pages: dict[s
         assert tab.evaluate(_TABLES_THAT_SCROLL) == []
         # A cell that left its column names it.
         assert tab.evaluate("[...document.querySelectorAll('.wide td')].filter((td) => !td.dataset.label).length") == 0
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_first_page_is_one_sheet_of_letter_paper_in_every_language(
+    browser: Browser, pages: dict[str, Path], language: str
+) -> None:
+    # 8.5 by 11 inches without margins of 13 mm: 718 by 958 dots. A sheet of A4 is 6 % longer and 3 % narrower.
+    with opened(browser, pages[f"signed-{language}"], width=694) as tab:
+        tab.show_on_paper()
+        assert 400 < tab.evaluate("document.getElementById('first-page').getBoundingClientRect().bottom") < 958
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from privet.accounting.guarantee import rounded_up
 from privet.accounting.ledger import Ledger
 from privet.errors import RecipeError
+from privet.reports.certificate import certify
+from privet.reports.content import gather
+from privet.reports.first_page import first_page
+from privet.reports.model_card import card
+from privet.reports.run_report import render
+from privet.reports.statement import attack_bounds
 from privet.runs.recipes.recipe import Recipe
 from tests.cli.conftest import FEW_STEPS, Ask
 
@@ -46,6 +53,24 @@ def test_what_a_schema_cost_is_in_the_guarantee_of_its_training_and_in_the_total
     assert f"ε={total['epsilon']:.3g}"[:5] in in_all
 
 
+def test_what_people_read_and_sign_counts_the_schema_with_every_evaluation(ask: Ask, own: Path) -> None:
+    assert ask(*RELEASE, "--bounds", "age").code == 0
+    found = ask(*TRAIN, "-o", "runs/mine", "--test", "my.csv", "--evaluate-epsilon", "1")
+    assert found.code == 0, found.err
+    total = json.loads(ask("account", "total", "runs/mine", "made.release", "--json").out)["guarantee"]["epsilon"]
+    assert f"(ε={rounded_up(total)}," in found.out.split("With the schema")[1]
+    content = gather("runs/mine")
+    assert content.in_all is not None
+    assert content.in_all.guarantee.epsilon == pytest.approx(total)
+    page = first_page(content)
+    assert page.epsilon == rounded_up(total) != rounded_up(content.ledger.spent.epsilon)
+    assert rounded_up(content.ledger.spent.epsilon) in page.scale_text
+    assert f"epsilon in all</span><b>{page.epsilon}" in render(content).replace("\n", "")
+    assert f"(ε={page.epsilon}," in card(content, certify("runs/mine")).split("## With its schema")[1]
+    alone, together = attack_bounds(content), attack_bounds(content, with_schema=True)
+    assert all(schema > run for (_, run), (_, schema) in zip(alone, together, strict=True))
+
+
 def test_a_limit_on_epsilon_counts_the_schema(ask: Ask, own: Path) -> None:
     assert ask(*RELEASE, "--bounds", "age").code == 0
     found = ask(*TRAIN, "-o", "runs/mine", "--max-epsilon", "3.1")
@@ -59,6 +84,11 @@ def test_a_schema_for_records_is_not_used_to_protect_persons(ask: Ask, own: Path
     found = ask(*TO_TRAIN, "--person", "patient", "--persons", "200")
     assert found.code != 0
     assert "no common guarantee" in " ".join(found.err.split())
+    assert (
+        ask(*RELEASE, "--bounds", "age", "--person", "patient", "--persons", "200", "-o", "of_persons.toml").code == 0
+    )
+    found = ask(*TO_TRAIN[:-1], "of_persons.toml")
+    assert "--person COLUMN --persons NUMBER" in " ".join(found.err.split())
 
 
 def test_a_federation_that_would_not_count_a_schema_refuses_it(ask: Ask, own: Path) -> None:

@@ -75,6 +75,9 @@ def test_schema_and_evaluate_take_a_database(ask: Ask, own: Path) -> None:
     found = ask("schema", "sqlite:///stays.db", "--table", "stays", "--target", "income")
     assert found.code == 0
     assert '{ name = "age", low = ?, high = ? }' in found.out
+    keyed = ask("schema", "sqlite:///stays.db", "--table", "stays", "--key", "town", "--target", "income")
+    assert '# left out, because it is the key of the records: "town"' in keyed.out
+    assert '{ name = "town"' not in keyed.out
     assert ask("train", "sqlite:///stays.db", "--table", "stays", "--key", "id", *TRAIN).code == 0
     by_file = ask("evaluate", "runs/stays", "--data", "stays.csv", "--json")
     by_base = ask("evaluate", "runs/stays", "--data", "sqlite:///stays.db", "--table", "stays", "--key", "id", "--json")

@@ -404,3 +404,19 @@ def test_a_schema_of_public_records_is_complete_but_for_the_size(ask: Ask, own: 
     (own / "made.toml").write_text(found.out.replace("train_size = ?", "train_size = 200"))
     options = ("--target", "income", "--epsilon", "3", "--schema", "made.toml", *FEW_STEPS)
     assert ask("train", "my.csv", *options).code == 0
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--person", "patient"), ("--persons", "50"), ("--evaluate-epsilon", "1"), ("--max-epsilon", "1"),
+        ("--set", "privacy.epsilon=1"), ("--schema", "schema.toml"), ("--without-privacy",), ("--weights", "my.csv"),
+        ("--processes", "2"),
+    ],
+)  # fmt: skip
+def test_texts_refuse_an_option_that_they_would_not_heed(ask: Ask, own: Path, option: tuple[str, ...]) -> None:
+    texts = ("--text", "town", "--target", "income", "--classes", "low,high", "--model", ".", "--size", "200")
+    found = ask("train", "my.csv", *texts, "--epsilon", "3", *option)
+    assert found.code == 2
+    assert option[0] in found.err
+    assert found.out == ""

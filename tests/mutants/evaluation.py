@@ -224,6 +224,14 @@ EVALUATION: tuple[Mutant, ...] = (
         f"{_PRIVATE_SCHEMA}::test_what_a_schema_cost_is_in_the_guarantee_of_its_training_and_in_the_total",
     ),
     one(
+        "schema-cost-unread",
+        "report, card and evaluation tell as the total what the run alone spent",
+        "runs/project.py",
+        "    event = compose([(check.event, 1), (released.event, 1)])",
+        "    event = compose([(check.event, 1)])",
+        f"{_PRIVATE_SCHEMA}::test_what_people_read_and_sign_counts_the_schema_with_every_evaluation",
+    ),
+    one(
         "schema-cost-not-limited",
         "a limit on epsilon does not count what the schema spent",
         "cli/train.py",

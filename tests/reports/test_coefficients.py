@@ -14,7 +14,7 @@ from privet.reports.coefficients import Coefficients, coefficients_of
 from privet.runs.recipes.own_data_defaults import Promise, table_recipe
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.table_schema import TableSchema
-from privet.runs.recipes.table_settings import TargetSettings
+from privet.runs.recipes.table_settings import ColumnSettings, TargetSettings
 from privet.runs.run_files import RunFiles
 
 AGE = TargetSettings(name="age", low=0, high=100).as_feature()
@@ -24,8 +24,10 @@ THREE = TargetSettings(name="kind", categories=["a", "b", "c"])
 COST = TargetSettings(name="cost", low=0, high=50)
 
 
-def found(folder: Path, weights: list[list[float]], *targets: TargetSettings) -> tuple[Coefficients, ...]:
-    schema = TableSchema(targets=targets, columns=(AGE, WARD))
+def found(
+    folder: Path, weights: list[list[float]], *targets: TargetSettings, ward: ColumnSettings = WARD
+) -> tuple[Coefficients, ...]:
+    schema = TableSchema(targets=targets, columns=(AGE, ward))
     recipe = Recipe.from_dict(
         table_recipe(
             Promise(epsilon=1.0, train_size=1_000), schema, name="own", train=Path("x.csv"), test=None, delimiter=","
@@ -44,6 +46,12 @@ def test_the_effect_on_two_classes_is_the_difference_of_their_weights(tmp_path: 
     assert told.rows[0] == ("ward=heart", f"{5 / size:.3g}", "no", "yes")
     assert told.rows[1] == ("age", f"{3 / size:.3g}", "yes", "no")
     assert told.rows[2][:2] == ("ward=<b>", "0")
+
+
+def test_the_category_of_gaps_is_told_as_that(tmp_path: Path) -> None:
+    gaps = TargetSettings(name="ward", categories=["heart", ""]).as_feature()
+    (told,) = found(tmp_path, [[0.0, 1.0, 0.0, 9.0], [0.0, 0.0, 3.0, 9.0]], YES, ward=gaps)
+    assert [row[0] for row in told.rows[:2]] == ["ward is missing", "ward=heart"]
 
 
 def test_an_effect_on_several_classes_names_the_two_that_it_moves_most(tmp_path: Path) -> None:

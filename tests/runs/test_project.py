@@ -49,6 +49,7 @@ def test_two_runs_cost_more_than_one_and_less_than_their_sum(tmp_path: Path) -> 
     assert max(alone) < found.guarantee.epsilon < sum(alone)
     assert [check.spent.epsilon for check in found.runs.values()] == alone
     assert set(PLAN.assumptions) <= set(found.guarantee.assumptions)
+    assert len(set(found.guarantee.assumptions)) == len(found.guarantee.assumptions)
 
 
 def test_twice_the_same_plan_is_twice_the_steps(tmp_path: Path) -> None:

@@ -31,13 +31,13 @@ def encode_columns(
 
 
 def encoded_names(columns: Sequence[NumberColumn | CategoryColumn]) -> tuple[str, ...]:
-    """Return the names of the encoded columns: ``age``, ``sex=Female``, ``sex=Male``, ``sex is missing``."""
+    """Return the names of the encoded columns: ``age``, ``sex=Female``, ``sex=Male``."""
     names: list[str] = []
     for column in columns:
         if isinstance(column, NumberColumn):
             names.append(column.name)
         else:
-            names += [f"{column.name}={word}" if word else f"{column.name} is missing" for word in column.categories]
+            names += [f"{column.name}={category}" for category in column.categories]
     return tuple(names)
 
 

@@ -82,7 +82,12 @@ def _target(target: Mapping[str, Any], names: Sequence[str], effects: Array) -> 
             else "the logarithm of the expected number"
         )
     order = np.argsort(-sizes, kind="stable")
-    rows = tuple((names[place], f"{sizes[place]:.3g}", *ends[place]) for place in order[:_MOST_ROWS])
+    rows = tuple((_shown(names[place]), f"{sizes[place]:.3g}", *ends[place]) for place in order[:_MOST_ROWS])
     return Coefficients(
         target=target["name"] or "class", rows=rows, num_left_out=max(0, len(names) - _MOST_ROWS), unit=unit
     )
+
+
+def _shown(name: str) -> str:
+    """Return the name of an encoded column; an empty category is a gap."""
+    return f"{name[:-1]} is missing" if name.endswith("=") else name

@@ -25,7 +25,7 @@ from privet.reports.reconstruction_rows import read_rebuilt
 from privet.runs.evaluated import PrivateEvaluation, stored_evaluation
 from privet.runs.ledger_check import LedgerCheck, check_ledger
 from privet.runs.measures import Metrics
-from privet.runs.project import Composed, with_schema
+from privet.runs.project import WithSchema, with_schema
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.resuming import stored_plan, stored_recipe
 from privet.runs.run_files import RunFiles, listed, read_json, read_lines, read_result, read_text
@@ -98,7 +98,7 @@ class RunContent:
     evaluation: PrivateEvaluation | None = None
     coefficients: tuple[Coefficients, ...] = ()
     importance: ImportanceReport | None = None
-    in_all: Composed | None = None
+    in_all: WithSchema | None = None
 
     @property
     def title(self) -> str:

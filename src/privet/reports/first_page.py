@@ -124,10 +124,10 @@ def first_page(content: RunContent, *, language: str = "en", sheet: DataSheet | 
 
 def _scale_text(content: RunContent, say: Messages, epsilon: float) -> str:
     text = say("scale_text", epsilon=rounded_up(epsilon))
-    if content.in_all is None or content.recipe is None or content.recipe.released is None:
+    if content.in_all is None:
         return text
-    own, schema = content.ledger.spent.epsilon, content.recipe.released.spent_epsilon
-    return f"{text} {say('scale_schema', run=rounded_up(own), schema=rounded_up(schema))}"
+    run, schema = rounded_up(content.ledger.spent.epsilon), rounded_up(content.in_all.schema_epsilon)
+    return f"{text} {say('scale_schema', run=run, schema=schema)}"
 
 
 def _promised(content: RunContent, say: Messages, unit: str) -> tuple[str, ...]:

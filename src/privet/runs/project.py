@@ -76,13 +76,30 @@ def total_of_runs(paths: Sequence[Path], *, delta: float | None = None) -> Proje
     if delta is None and len(deltas) > 1:
         raise ArgumentError("The runs were planned for different deltas. Give the delta of the total.")
     return ProjectTotal(
-        guarantee=_composed(checks, deltas.pop() if delta is None else delta).guarantee,
+        guarantee=_guarantee(
+            checks, compose([(check.event, 1) for check in checks]), deltas.pop() if delta is None else delta
+        ),
         runs=runs,
         mismatch=next((f"{name}: {check.mismatch}" for name, check in runs.items() if check.mismatch), None),
     )
 
 
-def with_schema(check: LedgerCheck, released: ReleasedSettings | None) -> Composed | None:
+@dataclass(frozen=True, kw_only=True)
+class WithSchema:
+    """What a run and the release of its schema spent together.
+
+    Attributes:
+        event: All charges of both.
+        guarantee: Their guarantee.
+        schema_epsilon: The epsilon of the schema alone.
+    """
+
+    event: DpEvent
+    guarantee: Guarantee
+    schema_epsilon: float
+
+
+def with_schema(check: LedgerCheck, released: ReleasedSettings | None) -> WithSchema | None:
     """Return what a run and the release of its schema spent together; None where no schema was released.
 
     Guarantee: all rounds and evaluations of the ledger are composed with the release, whose ledger is another one, so
@@ -90,22 +107,15 @@ def with_schema(check: LedgerCheck, released: ReleasedSettings | None) -> Compos
     """
     if released is None:
         return None
-    return _composed([check], check.spent.delta, besides=(released.event,))
+    event = compose([(check.event, 1), (released.event, 1)])
+    total = _guarantee([check], event, check.spent.delta)
+    return WithSchema(event=event, guarantee=total, schema_epsilon=released.spent_epsilon)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Composed:
-    """Everything that was charged, as one event, and its guarantee."""
-
-    event: DpEvent
-    guarantee: Guarantee
-
-
-def _composed(checks: Sequence[LedgerCheck], delta: float, *, besides: Sequence[DpEvent] = ()) -> Composed:
+def _guarantee(checks: Sequence[LedgerCheck], event: DpEvent, delta: float) -> Guarantee:
     # Where some runs release every iterate and others only the last one, the total is stated as for the latter.
     of_last = [check.plan.composition for check in checks if check.spent.released is Release.LAST_ITERATE]
     composition = of_last[0] if of_last else EveryIterate()
-    event = compose([(each, 1) for each in (*(check.event for check in checks), *besides)])
     found = guarantee(
         event,
         delta=delta,
@@ -117,4 +127,4 @@ def _composed(checks: Sequence[LedgerCheck], delta: float, *, besides: Sequence[
         not_private_because=tuple(dict.fromkeys(word for check in checks for word in check.spent.not_private_because)),
     )
     found = replace(found, tried=tuple(dict.fromkeys(word for check in checks for word in check.spent.tried)))
-    return Composed(event=event, guarantee=composition.stated(found))
+    return composition.stated(found)

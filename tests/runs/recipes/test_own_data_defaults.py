@@ -202,6 +202,13 @@ def test_the_private_file_is_never_taken_for_a_public_sample(tmp_path: Path) -> 
             schema_of_public_sample(path, private=private, targets=["income"], delimiter=",")
 
 
+def test_the_schema_to_write_leaves_out_a_name_that_stands_twice_and_guesses_ordered_words(tmp_path: Path) -> None:
+    (tmp_path / "private.csv").write_text("age,pain,pain,severity,income\n1,2,3,mild,low\n")
+    text = schema_to_write(tmp_path / "private.csv", targets=["income"], delimiter=",")
+    assert text.count('"pain"') == text.count('stands in the header more than once: "pain"') == 1
+    assert '{ name = "severity", ordered = ["?", "?"] }' in text
+
+
 def test_the_schema_to_write_names_columns_and_depends_on_no_record(tmp_path: Path) -> None:
     one, other = tmp_path / "one.csv", tmp_path / "other.csv"
     one.write_text('age,"a ""b""",income\n33,Bob,low\n')

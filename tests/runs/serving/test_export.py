@@ -16,6 +16,7 @@ from torch import nn
 
 from privet.cli.console import run as run_command
 from privet.cli.main import privet
+from privet.datasets.own.own_table import WORDS_FOR_GAPS
 from privet.datasets.tasks import Classes, Count, Number, PlainNumber, Several
 from privet.errors import CheckpointError, UnsupportedModel
 from privet.models import MODELS
@@ -56,7 +57,7 @@ optimizer = { kind = "sgd", learning_rate = 0.5 }
 device = "cpu"
 physical_batch_size = 100
 """
-NEW = 'income;town;age;sex\nlow;north;12,5;f\n;;;\n;"south";1e9;m\n;north;NaN;f\n'
+NEW = 'income;town;age;sex\nlow;north;12,5;f\n;;;\n;"south";1e9;m\n;north;NaN;f\n;north;n/a;m\n'
 # What a bare environment has: the standard library and numpy.
 _BARE = """
 import runpy, sys
@@ -191,3 +192,45 @@ def test_outputs_are_read_as_the_task_reads_them(name: str) -> None:
             assert found[column] == told
         else:
             np.testing.assert_allclose(np.array(found[column], float), np.array(told, float), atol=2e-6)
+
+
+def test_words_for_gaps_are_those_of_the_library() -> None:
+    assert served_predict.WORDS_FOR_GAPS == WORDS_FOR_GAPS
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"age;sex;town\n" + b"9" * 2_000_000 + b";f;north\n", "cannot be read as a table of cells"),
+        (b"age;sex;town\n1;\xff;north\n", "is not UTF-8 text"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(
+    run: Path, tmp_path: Path, content: bytes | None, words: str
+) -> None:
+    export_run(run, tmp_path / "served")
+    if content is not None:
+        (tmp_path / "new.csv").write_bytes(content)
+    with pytest.raises(subprocess.CalledProcessError) as found:
+        bare(tmp_path / "served", tmp_path / "new.csv")
+    assert words in found.value.stderr
+    assert "Traceback" not in found.value.stderr
+
+
+def test_a_cell_of_any_length_that_the_library_reads_is_read(run: Path, tmp_path: Path) -> None:
+    export_run(run, tmp_path / "served")
+    (tmp_path / "new.csv").write_text(f"age;sex;town\n{'9' * 300_000};f;north\n")
+    _, rows = bare(tmp_path / "served", tmp_path / "new.csv")
+    assert len(rows) == 1
+
+
+def test_onnx_is_one_file_and_written_without_a_word(
+    run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    export_run(run, tmp_path / "served")
+    assert sorted(path.name for path in (tmp_path / "served").glob("model.onnx*")) == ["model.onnx"]
+    said = capfd.readouterr()
+    assert said.out + said.err == ""

@@ -131,7 +131,7 @@ def recipe_text(name_or_path: str | Path) -> str:
     looks_like_a_name = path.name == str(name_or_path) and path.suffix == ""
     if looks_like_a_name and not _exists(path):
         raise RecipeError(
-            f"There is no recipe '{name_or_path}', and no file or folder of that name. "
+            f"There is no recipe '{name_or_path}'. No file or folder has that name either. "
             f"{suggestion(str(name_or_path), list(packaged))}"
         )
     return _read(path)
