@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,19 @@ from torch import nn
 
 def build():
     return nn.Sequential(nn.Flatten(), nn.Linear({inputs}, 5), nn.Tanh(), nn.Linear(5, 2))
+"""
+OF_CONVOLUTIONS = """
+from torch import nn
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Conv1d(1, 5, 3), nn.Linear(5, 2)
+
+    def forward(self, records):
+        return self.head(self.body(records[:, None]).flatten(1))
+
+build = Network
 """
 NETWORK = ("--model", "mine.py:build", "--weights", "x.safetensors", "--train", "head")
 TABLE = ("my.csv", "--target", "income", "--epsilon", "3", "--schema", "schema.toml")
@@ -57,7 +71,22 @@ def test_a_head_is_trained_told_used_and_exported_by_the_same_verbs(ask: Ask, ow
         assert answer.code == 0, (words, answer.err)
     stated = ask("account", "runs/my", "--json")
     assert "pretrained weights" in stated.out
-    assert "pretrained weights" in (own / "runs" / "my" / "report.html").read_text()
+    report = (own / "runs" / "my" / "report.html").read_text()
+    assert "pretrained weights" in report
+    assert "file = &#34;mine.py&#34;" in report
+    assert str(own) not in report
+
+
+def test_an_exported_network_names_no_folder_of_this_machine(ask: Ask, own: Path) -> None:
+    (own / "mine.py").write_text(OF_CONVOLUTIONS)  # which predict.py does not have
+    assert ask("train", *TABLE, "--model", "mine.py:build", *FEW_STEPS, "-o", "runs/other").code == 0
+    found = ask("export", "runs/other", "-o", "served")
+    assert found.code == 0, found.err
+    assert (own / "served" / "model.pt2").is_file()
+    with zipfile.ZipFile(own / "served" / "model.pt2") as archive:
+        held = b"".join(archive.read(name) for name in archive.namelist())
+    held += b"".join(path.read_bytes() for path in (own / "served").iterdir())
+    assert str(own).encode() not in held
 
 
 def test_images_are_trained_on_with_a_network_of_ones_own(ask: Ask, own: Path) -> None:

@@ -7,9 +7,12 @@ import re
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from privet.effects.noisy_counts.figures import Figure
 from privet.errors import ArgumentError, RecipeError
 from privet.reports import messages
 from privet.reports.content import gather
@@ -76,6 +79,19 @@ def test_the_scale_marks_the_zone_of_epsilon(finished_run: Path, epsilon: float,
     page = first_page(replace(content, ledger=replace(content.ledger, spent=spent)))
     assert [part.holds for part in page.zones].index(True) == zone
     assert 0 <= page.place <= 100
+
+
+@pytest.mark.parametrize(
+    ("measure", "words"), [("accuracy", "better than one that always"), ("log loss", "in some measures")]
+)
+def test_a_caution_says_whether_it_is_about_the_figure_above_it(finished_run: Path, measure: str, words: str) -> None:
+    first = Figure(name="accuracy", value=0.9, low=0.8, high=0.95)
+    warning = f"The model is no better in {measure} than one that always says 'no'."
+    figures = SimpleNamespace(headline=(first,), constant=(), warnings=(warning,))
+    page = first_page(replace(gather(finished_run), evaluation=cast(Any, SimpleNamespace(figures=figures))))
+    caution = [each for _, sentences in page.parts for each in sentences if each.startswith("Caution")]
+    assert len(caution) == 1
+    assert words in caution[0]
 
 
 def test_a_run_that_is_not_private_promises_nothing_on_its_first_page(finished_run: Path) -> None:

@@ -33,8 +33,8 @@ from privet.runs.run_files import RunFiles, listed, read_json, read_lines, read_
 # Deciles of the gradient norms of a batch, with minimum and maximum.
 NUM_NORM_QUANTILES = 11
 NOT_RECORDED = "not recorded"
-# The files of a user's own data in a recipe, as a run keeps it: absolute, on any system.
-_DATA_FILE = re.compile(r'^(train|test) = "(?:[^"\n]*[/\\])?([^"/\\\n]+)"$', re.MULTILINE)
+# The files of a user's own data and network in a recipe, as a run keeps it: absolute, on any system.
+_OWN_FILE = re.compile(r'^(train|test|file|weights) = "(?:[^"\n]*[/\\])?([^"/\\\n]+)"$', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class RunContent:
     Attributes:
         folder: The run's folder.
         recipe: The recipe; None for a training loop of the user's own.
-        recipe_text: The recipe file, in which files of the user's own data are named without their folders.
+        recipe_text: The recipe file, in which files of the user's own are named without their folders.
         plan: The plan.
         promised: The plan's guarantee.
         ledger: The checked ledger.
@@ -258,4 +258,4 @@ def _environments(files: RunFiles) -> tuple[Mapping[str, Any], ...]:
 
 def _without_folders(recipe: str) -> str:
     """Return a recipe whose data files are beside it, as a reader would put them: folders tell about a machine."""
-    return _DATA_FILE.sub(r'\1 = "\2"', recipe)
+    return _OWN_FILE.sub(r'\1 = "\2"', recipe)

@@ -153,7 +153,8 @@ def _cost(content: RunContent, say: Messages) -> tuple[str, ...]:
         else:
             sentences.append(say("cost_measured", **told, constant=constant))
         if figures.warnings:
-            sentences.append(say("cost_useless"))
+            is_first = any(f" in {first.name} " in warning for warning in figures.warnings)
+            sentences.append(say("cost_useless" if is_first else "cost_useless_partly"))
     elif content.metrics is not None and content.metrics.measures and content.is_public:
         row = content.metrics.measures[0]
         texts = [f"{100 * x:.1f} %" if row.name == "accuracy" else f"{x:.3g}" for x in (row.value, row.low, row.high)]

@@ -162,7 +162,6 @@ def _onnx(model: nn.Module, example: torch.Tensor, path: Path) -> list[str]:
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         return [f"model.onnx: {' and '.join(missing)} not installed: pip install 'privet[onnx]'."]
-    batch = ({0: torch.export.Dim("batch")},)
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)  # it names operations of packages that nobody asked for
@@ -170,11 +169,10 @@ def _onnx(model: nn.Module, example: torch.Tensor, path: Path) -> list[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch's own exporter
             torch.onnx.export(
-                model.eval(),
-                (example,),
+                exported_program(model, example),
+                None,
                 str(path),
                 dynamo=True,
-                dynamic_shapes=batch,
                 verbose=False,
                 # One file where the format allows it: a file of weights beside it is easily left behind.
                 external_data=sum(each.nbytes for each in model.state_dict().values()) > _LARGEST_ONNX,

@@ -68,11 +68,14 @@ def exported_program(model: nn.Module, example: Tensor) -> torch.export.Exported
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch's own exporter
             batch = {0: torch.export.Dim("batch")}
-            return torch.export.export(model, (example,), dynamic_shapes=(batch,))
+            found = torch.export.export(model, (example,), dynamic_shapes=(batch,))
     except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
         raise UnsupportedModel(f"The network cannot be exported: {str(error).splitlines()[0]}") from None
     finally:
         model.train(was_training)
+    for node in found.graph.nodes:
+        node.meta.pop("stack_trace", None)  # it names files of this machine, with lines of their code
+    return found
 
 
 _ABOUT_MEMORY = ("dtype", "layout", "device", "pin_memory", "memory_format")
