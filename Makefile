@@ -75,7 +75,9 @@ $(INTEGRATIONS_VENV)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints-inte
 
 check: lint types contracts quick
 
-test: lint types contracts unit docs federated integrations
+# The federation waits for its own processes most of the time, so pages and trainers are tried beside it.
+test: lint types contracts unit $(VENV)/.stamp-docs $(FLOWER_VENV)/.stamp $(INTEGRATIONS_VENV)/.stamp
+	$(MAKE) --jobs 3 --output-sync=target docs federated integrations
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check .
