@@ -247,11 +247,11 @@ def _log_negative_moments(steps: int, z: float) -> Array:
     # beyond the largest power over the smallest value that counts the integrand vanishes
     most = math.log(_LARGEST_ORDER) + 4 + (_LARGEST_ORDER - 1) / (steps * z * z) + 1 / (2 * z * z) + 12 / z
     width = min(0.05, 1 / (20 * z))
-    logs = np.arange(-40.0, most, width)  # of t
-    values = np.arange(-most - 2, 9 / z, width)  # of log Y
-    if len(logs) * len(values) > _MOST_CELLS:
+    if (most + 40) / width * ((9 / z + most + 2) / width) > _MOST_CELLS:
         found[2:] = np.inf
         return found
+    logs = np.arange(-40.0, most, width)  # of t
+    values = np.arange(-most - 2, 9 / z, width)  # of log Y
     weights = -(((values + 1 / (2 * z * z)) * z) ** 2) / 2 + math.log(z * width / math.sqrt(2 * math.pi))
     transform = np.empty(len(logs))
     rows = max(1, _CELLS_AT_ONCE // len(values))
