@@ -170,8 +170,7 @@ def _onnx(model: nn.Module, example: torch.Tensor, path: Path) -> list[str]:
             warnings.simplefilter("ignore")  # of torch's own exporter
             torch.onnx.export(
                 exported_program(model, example),
-                None,
-                str(path),
+                f=str(path),
                 dynamo=True,
                 verbose=False,
                 # One file where the format allows it: a file of weights beside it is easily left behind.
