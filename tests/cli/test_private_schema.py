@@ -69,6 +69,8 @@ def test_what_people_read_and_sign_counts_the_schema_with_every_evaluation(ask: 
     assert f"(ε={page.epsilon}," in card(content, certify("runs/mine")).split("## With its schema")[1]
     alone, together = attack_bounds(content), attack_bounds(content, with_schema=True)
     assert all(schema > run for (_, run), (_, schema) in zip(alone, together, strict=True))
+    assert ask(*TRAIN, "-o", "runs/open", "--set", "training.seed=1").code == 0
+    assert gather("runs/open").in_all is None
 
 
 def test_a_limit_on_epsilon_counts_the_schema(ask: Ask, own: Path) -> None:

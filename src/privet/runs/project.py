@@ -100,12 +100,12 @@ class WithSchema:
 
 
 def with_schema(check: LedgerCheck, released: ReleasedSettings | None) -> WithSchema | None:
-    """Return what a run and the release of its schema spent together; None where no schema was released.
+    """Return what a run and the release of its schema spent together; None without such a release, or any promise.
 
     Guarantee: all rounds and evaluations of the ledger are composed with the release, whose ledger is another one, so
     that the figure is that of ``total_of_runs`` for both.
     """
-    if released is None:
+    if released is None or check.spent.not_private_because:
         return None
     event = compose([(check.event, 1), (released.event, 1)])
     total = _guarantee([check], event, check.spent.delta)
