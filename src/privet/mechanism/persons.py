@@ -169,15 +169,11 @@ class BoundedPersons(_OfPersons):
     max_records: int
 
     records_per_item: ClassVar[int] = 1
+    separation: ClassVar[int] = 1  # the items of a person are in batches that follow each other
 
     @property
     def items_per_person(self) -> int:
         return self.max_records
-
-    # the items of a person are in batches that follow each other
-    @property
-    def separation(self) -> int:
-        return 1
 
     def around(self, sampling: Sampling) -> Sampling:
         return replace(self, sampling=sampling)

@@ -149,22 +149,12 @@ class SamplingDefaults(NoFixedBatches):
         return None
 
 
-class RandomBatches(SamplingDefaults, ABC):
-    """A sampler that draws every step independently, with one event per step, for every adjacency."""
-
-    steps: int
+class RandomRecords(SamplingDefaults, ABC):
+    """A sampler of random records, for every adjacency: an epoch is as many steps as use a record once on average."""
 
     @property
     @abstractmethod
     def inclusion(self) -> float: ...
-
-    @property
-    def num_rounds(self) -> int:
-        return self.steps
-
-    @property
-    def steps_per_round(self) -> int:
-        return 1
 
     @property
     def steps_per_epoch(self) -> int:
@@ -172,6 +162,17 @@ class RandomBatches(SamplingDefaults, ABC):
 
     def refusal(self, adjacency: Adjacency) -> str | None:
         return None
+
+
+class RandomBatches(RandomRecords, ABC):
+    """A sampler that draws every step independently, with one event per step."""
+
+    steps: int
+    steps_per_round: ClassVar[int] = 1
+
+    @property
+    def num_rounds(self) -> int:
+        return self.steps
 
 
 class DeclaredBatches(RandomBatches):
