@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from privet.runs.run_files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from privet.runs.sweep import Sweep, SweepPoint
 
 PAGE_NAME = "sweep.html"
 HEADER = ("epsilon", "figure", "95 % interval", "members found, at most")
@@ -31,37 +33,7 @@ OTHERS = (
 )
 
 
-class Point(Protocol):
-    """What the page needs of a point."""
-
-    @property
-    def epsilon(self) -> float: ...
-    @property
-    def found(self) -> float: ...
-    @property
-    def measure(self) -> str: ...
-    @property
-    def value(self) -> float: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-
-
-class Swept(Protocol):
-    """What the page needs of a sweep."""
-
-    @property
-    def title(self) -> str: ...
-    @property
-    def measured_on(self) -> str: ...
-    @property
-    def points(self) -> Sequence[Point]: ...
-    @property
-    def total(self) -> float | None: ...
-
-
-def sweep_rows(points: Sequence[Point]) -> list[list[str]]:
+def sweep_rows(points: Sequence[SweepPoint]) -> list[list[str]]:
     """Return (epsilon, figure, interval, share of members found) for every point."""
     return [
         [
@@ -74,7 +46,7 @@ def sweep_rows(points: Sequence[Point]) -> list[list[str]]:
     ]
 
 
-def write_sweep(found: Swept, folder: str | Path) -> Path:
+def write_sweep(found: Sweep, folder: str | Path) -> Path:
     """Write the page of a sweep into its folder, and return its path."""
     path = Path(folder) / PAGE_NAME
     values = {
@@ -93,11 +65,11 @@ def write_sweep(found: Swept, folder: str | Path) -> Path:
     return path
 
 
-def _text(point: Point, value: float) -> str:
+def _text(point: SweepPoint, value: float) -> str:
     return f"{100 * value:.1f} %" if point.measure == "accuracy" else f"{value:.3g}"
 
 
-def _figure_plot(points: Sequence[Point]) -> Plot:
+def _figure_plot(points: Sequence[SweepPoint]) -> Plot:
     epsilons = [point.epsilon for point in points]
 
     def draw(axes: Axes) -> None:
@@ -118,7 +90,7 @@ def _figure_plot(points: Sequence[Point]) -> Plot:
     )
 
 
-def _risk_plot(points: Sequence[Point]) -> Plot:
+def _risk_plot(points: Sequence[SweepPoint]) -> Plot:
     epsilons = [point.epsilon for point in points]
 
     def draw(axes: Axes) -> None:

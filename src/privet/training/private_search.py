@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from privet.accounting.calibration import calibrate_noise
-from privet.accounting.guarantee import Guarantee, guarantee
+from privet.accounting.guarantee import Guarantee
 from privet.accounting.private_selection import RandomSearch
 from privet.errors import ArgumentError, LoopError
 from privet.mechanism.events import matches
@@ -126,18 +126,10 @@ class PrivateSearch:
         return self.estimator.__sklearn_clone__().set_params(**settings, repeats=Repeats.APART)
 
     def _accounted(self, plan: Plan, of_run: Guarantee) -> Guarantee:
-        found = guarantee(
-            self._search.event(plan.event),
-            delta=plan.delta,
-            adjacency=plan.adjacency,
-            unit=plan.unit,
-            assumptions=(
-                *plan.assumptions,
-                *self._search.assumptions,
-                "the scores of runs were computed without private records",
-            ),
-            not_private_because=of_run.not_private_because,
-        )
+        words = (*self._search.assumptions, "the scores of runs were computed without private records")
+        of_process = tuple(reason for reason in of_run.not_private_because if reason not in plan.not_private_because)
+        event = self._search.event(plan.event)
+        found = plan.account_event(event, assumptions=words, not_private_because=of_process)
         return replace(found, tried=of_run.tried)
 
     @property
