@@ -11,7 +11,7 @@ import numpy as np
 from privet import __version__
 from privet.accounting.guarantee import rounded_up
 from privet.reports.page import load_template
-from privet.reports.plots import BLUE, ORANGE, Plot
+from privet.reports.plots import BLUE, ORANGE, Plot, column_plot
 from privet.reports.statement import percent
 from privet.runs.run_files import write_whole
 
@@ -70,44 +70,34 @@ def _text(point: SweepPoint, value: float) -> str:
 
 
 def _figure_plot(points: Sequence[SweepPoint]) -> Plot:
-    epsilons = [point.epsilon for point in points]
+    epsilons, values = [point.epsilon for point in points], [point.value for point in points]
+    lows, highs = [point.low for point in points], [point.high for point in points]
 
     def draw(axes: Axes) -> None:
-        below = [point.value - point.low for point in points]
-        above = [point.high - point.value for point in points]
-        values = [point.value for point in points]
-        axes.errorbar(epsilons, values, yerr=np.array([below, above]), color=BLUE, marker="o", capsize=3)
+        bars = np.array([np.subtract(values, lows), np.subtract(highs, values)])
+        axes.errorbar(epsilons, values, yerr=bars, color=BLUE, marker="o", capsize=3)
         _epsilon_axis(axes, epsilons)
         axes.set(ylabel=points[0].measure)
 
-    return Plot(
-        name="figure-by-epsilon",
-        title=f"{points[0].measure.capitalize()} by epsilon",
-        note="Bars: 95 % intervals of one run each, not the variation between runs.",
-        draw=draw,
-        columns=("epsilon", "value", "low", "high"),
-        rows=tuple((point.epsilon, point.value, point.low, point.high) for point in points),
-    )
+    title = f"{points[0].measure.capitalize()} by epsilon"
+    note = "Bars: 95 % intervals of one run each, not the variation between runs."
+    numbers = {"epsilon": epsilons, "value": values, "low": lows, "high": highs}
+    return column_plot("figure-by-epsilon", title, note, draw, numbers)
 
 
 def _risk_plot(points: Sequence[SweepPoint]) -> Plot:
-    epsilons = [point.epsilon for point in points]
+    epsilons, found = [point.epsilon for point in points], [point.found for point in points]
 
     def draw(axes: Axes) -> None:
-        axes.plot(epsilons, [100 * point.found for point in points], color=ORANGE, marker="o", label="limit")
+        axes.plot(epsilons, [100 * share for share in found], color=ORANGE, marker="o", label="limit")
         axes.axhline(1.0, color="#7f7f7f", linestyle=":", label="guessing")
         _epsilon_axis(axes, epsilons)
         axes.set(ylabel="members found, at most, %", ylim=(0, None))
         axes.legend(fontsize=8)
 
-    return Plot(
-        name="risk-by-epsilon",
-        title="What the best attacker finds",
-        note="At 1 % false accusations, for every attacker and every method.",
-        draw=draw,
-        columns=("epsilon", "members_found_at_most"),
-        rows=tuple((point.epsilon, point.found) for point in points),
-    )
+    note = "At 1 % false accusations, for every attacker and every method."
+    numbers = {"epsilon": epsilons, "members_found_at_most": found}
+    return column_plot("risk-by-epsilon", "What the best attacker finds", note, draw, numbers)
 
 
 def _epsilon_axis(axes: Axes, epsilons: Sequence[float]) -> None:
