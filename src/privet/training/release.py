@@ -175,20 +175,29 @@ class ChargedRelease(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GradientSum:
+class WaitingSum:
     """A clipped sum of gradients that waits for its noise. Secret.
 
     Attributes:
         clipped: The sum, with the bound that was kept.
-        noise: The noise piece of its plan.
-        source: Where the noise comes from.
         steps: Returns the event of the noise and the bound that were used.
     """
 
     clipped: ClippedSum
+    steps: ExecutedSteps
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GradientSum(WaitingSum):
+    """The sum of a round whose noise is added without an update.
+
+    Attributes:
+        noise: The noise piece of its plan.
+        source: Where the noise comes from.
+    """
+
     noise: Noise
     source: NormalSource
-    steps: ExecutedSteps
 
     def add_noise(self) -> Noisy[PrivateSum]:
         private = self.noise.add(self.clipped, self.source)
