@@ -19,12 +19,13 @@ from privet.plan import Plan
 from privet.training.classifier import PrivateClassifier, PrivateRegressor
 from privet.training.estimator import Repeats
 from privet.training.estimator_data import Array, Inputs, Targets
+from privet.training.fitted import Fitted
 
 Estimator = PrivateClassifier | PrivateRegressor
 
 
 @dataclass
-class PrivateSearch:
+class PrivateSearch(Fitted):
     """Tries settings of an estimator on private records and releases the best model, at an accounted cost.
 
     A secret number of runs is drawn; each run draws one of the candidates and trains it on all records; the one with
@@ -50,7 +51,6 @@ class PrivateSearch:
     _: KW_ONLY
     mean_runs: float
     score: Callable[[Any], float]
-    _guarantee: Guarantee | None = field(default=None, init=False, repr=False)
     _has_begun: bool = field(default=False, init=False, repr=False)
 
     def plan(self) -> Plan:
@@ -131,13 +131,6 @@ class PrivateSearch:
         event = self._search.event(plan.event)
         found = plan.account_event(event, assumptions=words, not_private_because=of_process)
         return replace(found, tried=of_run.tried)
-
-    @property
-    def guarantee_(self) -> Guarantee:
-        """The guarantee of the whole search."""
-        if self._guarantee is None:
-            raise LoopError("This search has not run. Call fit(...) first.")
-        return self._guarantee
 
     def predict(self, inputs: Inputs) -> Array:
         """Return the predictions of the best model."""
