@@ -65,7 +65,7 @@ EVALUATION: tuple[Mutant, ...] = (
         "the guarantee of a training without its evaluation leaves out that the run is seeded, or what was only tried",
         "accounting/charges.py",
         "    return replace(HypotheticalCharges(**facts), besides=())\n",
-        "    return HypotheticalCharges(planned=facts[\"planned\"], is_complete=facts[\"is_complete\"])\n",
+        '    return HypotheticalCharges(planned=facts["planned"], is_complete=facts["is_complete"])\n',
         f"{_ROWS}::test_charges_without_releases_besides_keep_every_other_fact",
     ),
     one(

@@ -13,7 +13,7 @@ from dp_accounting import PoissonSampledDpEvent
 from privet import checks
 from privet.errors import ArgumentError
 from privet.mechanism.epoch_sampling import partition_generator
-from privet.mechanism.sampling import RandomRecords, check_numbers, checked_sizes, counted, planned_steps
+from privet.mechanism.sampling_defaults import RandomRecords, check_numbers, checked_sizes, counted, planned_steps
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -23,7 +23,8 @@ from privet import checks
 from privet.errors import PlanError
 from privet.mechanism.events import SampledRecordsDpEvent, flatten, fuse_gaussians
 from privet.mechanism.owners import Contribution, Owners, PersonPool, Pool, RecordPool
-from privet.mechanism.sampling import NoFixedBatches, Sampling, counted
+from privet.mechanism.sampling import Sampling
+from privet.mechanism.sampling_defaults import NoFixedBatches, counted
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
