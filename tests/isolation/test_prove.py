@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from privet.errors import ArgumentError, LossError
 from privet.isolation.place import Cause, Fault, Place
-from privet.isolation.prove import prove
+from privet.isolation.prove import follow, prove
 from privet.isolation.tracer import Tracer
 
 _NUM, _WIDTH = 4, 5
@@ -235,3 +235,16 @@ def test_numbers_that_numpy_writes_by_the_number_of_examples_show(number: int, i
     assert "depend on how many examples" in str(prove(scaled, rows()).doubts)
     array[:] = 1.0
     assert prove(lambda x: losses(x) * constant.detach().mean(), rows()).is_proven
+
+
+def test_losses_that_are_all_of_one_example_are_not_one_per_example() -> None:
+    batch = torch.randn(5, 4)
+    for losses in (
+        lambda x: x.unbind(0)[0].sum().expand(len(x)),
+        lambda x: x.chunk(len(x))[2].sum().repeat(len(x)),
+        lambda x: x.square().sum(1)[-1:].expand(len(x)),
+    ):
+        found = follow(losses, batch).losses
+        assert isinstance(found, Cause)
+        assert found.fault is Fault.MIXES
+    assert isinstance(follow(lambda x: x.unbind(0)[0].sum().expand(1), batch[:1]).losses, Place)

@@ -25,13 +25,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from privet.errors import DataError, DependencyError, PrivetError
 
 _ADDRESS = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*(?=#|$)|[A-Za-z][A-Za-z0-9_+.-]*://")
 _PARTS = re.compile(r"(?P<url>.*?)(?:#(?:key=(?P<key>[^&]+)&)?(?:table=(?P<table>.+)|query=(?P<query>.+)))?", re.DOTALL)
 _PASSWORD = re.compile(
-    r"://[^:/]*:[^@]*@|[?&;][^=&;]*(?:pass(?!file)|pwd|secret|token|api_?key|odbc_connect)[^=&;]*=", re.I
+    r"://[^:/]*:[^@]*@|[?&;][^=&;]*(?:pass(?!file)|pwd|secret|token|credential|(?:api|access|private)_?key|odbc_connect)[^=&;]*=", re.I
 )
 _SQLITE = re.compile(r"(?P<scheme>sqlite(?:\+[a-z_]+)?:///)(?P<file>[^?]*)(?P<rest>.*)")
 # Packages by the module that they bring, where the names differ.
@@ -61,7 +62,7 @@ class SqlTable:
     key: str | None = None
 
     def __post_init__(self) -> None:
-        if _PASSWORD.search(self.url):
+        if _PASSWORD.search(self.url) or _PASSWORD.search(unquote(self.url)):
             raise DataError(
                 "The URL of the database holds a password, which would be stored with the recipe and shown by the "
                 "shell's history. Put the URL into an environment variable and name that one: env:CLINIC in the place "
@@ -263,7 +264,8 @@ def _file_of(where: str | os.PathLike[str]) -> str | None:
 def _place(value: object) -> tuple[int, Any] | None:
     """Return the sorting key of a value, from the value alone: numbers by size before texts; None for an empty one."""
     if isinstance(value, int | float | Decimal):
-        return (0, value) if value == value else None
+        is_nan = value.is_nan() if isinstance(value, Decimal) else value != value  # some are not even comparable
+        return None if is_nan else (0, value)
     text = "" if value is None or isinstance(value, bytes | memoryview) else str(value)
     return (1, text) if text else None
 
