@@ -82,4 +82,12 @@ UNSEEN = (
         "        if any(map(works_by_itself, types)) and not args:\n",
         _hostile("scaled_by_a_kept_kind_of_tensor_late"),
     ),
+    one(
+        "all-losses-of-one-example",
+        "a batch whose losses are all of one example passes for one with a loss for each",
+        "isolation/follow.py",
+        "        is_elsewhere = isinstance(verdict, Place) and verdict != self._whole",
+        "        is_elsewhere = isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole",
+        f"{_PROVE}::test_losses_that_are_all_of_one_example_are_not_one_per_example",
+    ),
 )

@@ -17,7 +17,9 @@ from privet.errors import RecipeError, UnsupportedModel
 from privet.reports.certificate import certify
 from privet.runs.building import load_data
 from privet.runs.consent import Code
+from privet.runs.evaluation.private_evaluation import Asked, evaluate_privately
 from privet.runs.frozen_features import FeatureDataset, trained_on
+from privet.runs.ledger_check import check_ledger
 from privet.runs.own_network import own_network
 from privet.runs.recipes.network_settings import OWN_NETWORK, NetworkSettings
 from privet.runs.recipes.recipe import Recipe
@@ -314,6 +316,21 @@ def test_batch_norm_is_a_fixed_map_below_a_head_and_refused_where_it_would_be_ru
     assert torch.equal(after["body.1.running_var"], before["body.1.running_var"])
     with pytest.raises(UnsupportedModel, match=r"body\.1"):
         train(recipe_of(folder, chosen="all", weights=folder / "x.safetensors"), folder / "other")
+
+
+def test_a_network_that_mixes_records_in_evaluation_mode_is_not_evaluated_on_private_ones(folder: Path) -> None:
+    mixing = PLAIN.replace("self.head(self.body(x))", "self.head(self.body(x if self.training else x - x.mean(0)))")
+    for code, is_refused in ((PLAIN, False), (mixing, True)):
+        (folder / "mine.py").write_text(code)
+        run = folder / f"run {is_refused}"
+        assert train(recipe_of(folder, chosen="all"), run).is_finished
+        asked = Asked(epsilon=1.0, importance=True)
+        if is_refused:
+            with pytest.raises(UnsupportedModel, match="Nothing was charged"):
+                evaluate_privately(run, asked, data=folder / "my.csv")
+        else:
+            assert evaluate_privately(run, asked, data=folder / "my.csv").figures
+        assert len(check_ledger(run).further) == (0 if is_refused else 1)
 
 
 def test_a_run_of_which_a_part_is_done_is_resumed_with_the_same_body(folder: Path) -> None:
