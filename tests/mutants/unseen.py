@@ -90,4 +90,12 @@ UNSEEN = (
         "        is_elsewhere = isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole",
         f"{_PROVE}::test_losses_that_are_all_of_one_example_are_not_one_per_example",
     ),
+    one(
+        "one-tensor-as-two-arguments",
+        "a tensor that is both table and numbers passes for numbers alone, so that labels meet",
+        "isolation/call.py",
+        "            self._tell_apart()\n",
+        "            pass\n",
+        _hostile("labels_looked_up_among_themselves"),
+    ),
 )

@@ -33,7 +33,8 @@ from privet.errors import DataError, DependencyError, PrivetError
 _ADDRESS = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*(?=#|$)|[A-Za-z][A-Za-z0-9_+.-]*://")
 _PARTS = re.compile(r"(?P<url>.*?)(?:#(?:key=(?P<key>[^&]+)&)?(?:table=(?P<table>.+)|query=(?P<query>.+)))?", re.DOTALL)
 _PASSWORD = re.compile(
-    r"://[^:/]*:[^@]*@|[?&;][^=&;]*(?:pass(?!file)|pwd|secret|token|credential|(?:api|access|private)_?key|odbc_connect)[^=&;]*=", re.I
+    r"://[^:/]*:[^@]*@|[?&;][^=&;]*(?:pass(?!file)|pwd|secret|token|credential|(?:api|access|private)_?key|odbc_connect)[^=&;]*=",
+    re.I,
 )
 _READING = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*(?!!).*?\*/)*(?:select|with|values|table)\b[^;]*;?\s*", re.I | re.DOTALL)
 _SQLITE = re.compile(r"(?P<scheme>sqlite(?:\+[a-z_]+)?:///)(?P<file>[^?]*)(?P<rest>.*)")

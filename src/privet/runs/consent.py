@@ -2,8 +2,8 @@
 
 A recipe or a run folder may come from somebody else, and a Python file that is imported can do all that its user can.
 So a file is run only if the user of this machine has named it on a command line: ``privet train ... --model
-file.py:function`` or ``privet allow file.py:function``. Consent is for one path, one function and one content, the files
-beside it that it imports included. It is kept in the user's state folder and never in a recipe or a run folder.
+file.py:function`` or ``privet allow file.py:function``. Consent is for one path, one function and one content, and that
+of the files beside it that it imports. It is kept in the user's state folder and never in a recipe or a run folder.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class _Body:
 
 
 def _is_function_of_each(model: nn.Module, body: _Body, dataset: ArrayDataset) -> bool:
-    """Whether the body, in evaluation mode, maps each record by itself, and its features are all that the head is given.
+    """Whether the body, in evaluation mode, maps each record by itself, and the head is given its features alone.
 
     Made-up records of the same shape are used, and no record.
     """

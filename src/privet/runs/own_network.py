@@ -57,7 +57,8 @@ def own_network(settings: NetworkSettings, info: DatasetInfo) -> OwnNetwork:
     """Run the user's code with consent, load the weights, and freeze what is not trained.
 
     Guarantee: nothing is run but the file whose fingerprint the recipe holds, with the files beside it that it imports
-    and that are in the fingerprint, and installed packages; and only if the user of this machine has named it. Weights are read as safetensors, which hold no code. No record is read.
+    and that are in the fingerprint, and installed packages; and only if the user of this machine has named it. Weights
+    are read as safetensors, which hold no code. No record is read.
 
     Raises:
         RecipeError: code or weights are not those of the recipe, may not be run, or do not fit each other or the data.
