@@ -77,6 +77,14 @@ NETWORKS: tuple[Mutant, ...] = (
         f"{_TESTS}::test_a_network_that_mixes_records_in_evaluation_mode_is_not_evaluated_on_private_ones",
     ),
     one(
+        "a-network-stores-what-it-has-seen",
+        "a network stores a tensor that no session watches with its weights",
+        _OWN,
+        "    _check_state(model, settings)\n",
+        "",
+        f"{_TESTS}::test_a_network_that_stores_more_than_parameters_and_buffers_is_refused",
+    ),
+    one(
         "consent-forgets-what-is-imported",
         "consent to a file holds whatever the files become that it imports",
         "runs/consent.py",

@@ -385,6 +385,13 @@ def test_a_head_for_other_classes_begins_anew_and_all_else_must_fit(folder: Path
         own_network(recipe_of(folder, weights=wide).network, recipe.info)
 
 
+def test_a_network_that_stores_more_than_parameters_and_buffers_is_refused(folder: Path) -> None:
+    extra = "    def get_extra_state(self):\n        return torch.zeros(1)\n\ndef build("
+    (folder / "mine.py").write_text(PLAIN.replace("def build(", extra))
+    with pytest.raises(RecipeError, match="stores _extra_state, which are neither parameters nor buffers"):
+        own_network(recipe_of(folder).network, recipe_of(folder).info)
+
+
 def test_changed_or_strange_weights_are_refused(folder: Path) -> None:
     weights = weights_of(folder)
     recipe = recipe_of(folder, weights=weights)
