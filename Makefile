@@ -75,7 +75,9 @@ $(INTEGRATIONS_VENV)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints-inte
 
 check: lint types contracts quick
 
-test: lint types contracts unit docs federated integrations
+# The federation waits for its own processes most of the time, so pages and trainers are tried beside it.
+test: lint types contracts unit $(VENV)/.stamp-docs $(FLOWER_VENV)/.stamp $(INTEGRATIONS_VENV)/.stamp
+	$(MAKE) --jobs 3 --output-sync=target docs federated integrations
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check .
@@ -91,11 +93,11 @@ unit: $(VENV)/.stamp-dev
 	$(PYTEST) -n $(WORKERS) -m "not slow"
 
 # Tests that take seconds and hold the laws on which a guarantee rests; a few that take long come with `make test` only.
-LATER := contract/test_engines accounting/test_mechanisms accounting/test_random_plans training/test_classifier \
-	training/test_several_processes
+LATER := contract/test_engines.py accounting/test_mechanisms.py accounting/test_random_plans.py \
+	accounting/test_ledger_damage.py training/test_classifier.py training/test_several_processes.py training/distributed
 QUICK := $(addprefix tests/,contract mechanism accounting gradients isolation training) \
 	$(addprefix tests/test_,$(addsuffix .py,checks formats names plan platforms repository wheel)) \
-	$(LATER:%=--ignore tests/%.py)
+	$(LATER:%=--ignore tests/%)
 
 quick: $(VENV)/.stamp-dev
 	$(PYTEST) -n $(WORKERS) -m "not slow" $(QUICK)

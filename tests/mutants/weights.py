@@ -96,11 +96,12 @@ WEIGHTS: tuple[Mutant, ...] = (
     ),
     one(
         "bits-compared-at-the-first-step-only",
-        "what is written through .data at a later step leaves with the model",
+        "what is written past torch at a later step is in the model that the step updates",
         _GUARD,
         "        self.look(waits=self._is_deep)",
         "        if self._num_updates == 0:\n            self.look(waits=True)",
-        "tests/training/weight_watch/test_weights.py::test_a_forward_pass_that_writes_through_data_at_a_later_step_is_refused",
+        "tests/training/weight_watch/test_weights.py::"
+        "test_a_forward_pass_that_writes_by_no_operation_of_torch_is_refused_before_its_update",
     ),
     one(
         "views-not-compared",

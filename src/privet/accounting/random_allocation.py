@@ -44,6 +44,8 @@ _CELL = 0.06
 _WORST_CELL = 0.4
 _LARGEST_ORDER = 32
 _MOST_CELLS = 1 << 25
+# So few that a block stays in the fast memory of a core: large temporaries cost more than the arithmetic.
+_CELLS_AT_ONCE = 1 << 15
 # Outside these noise multipliers no grid is long and fine enough.
 _LEAST_NOISE, _MOST_NOISE = 0.25, 1e5
 _AT_ZERO = 1e-16
@@ -245,16 +247,21 @@ def _log_negative_moments(steps: int, z: float) -> Array:
     # beyond the largest power over the smallest value that counts the integrand vanishes
     most = math.log(_LARGEST_ORDER) + 4 + (_LARGEST_ORDER - 1) / (steps * z * z) + 1 / (2 * z * z) + 12 / z
     width = min(0.05, 1 / (20 * z))
-    logs = np.arange(-40.0, most, width)  # of t
-    values = np.arange(-most - 2, 9 / z, width)  # of log Y
-    if len(logs) * len(values) > _MOST_CELLS:
+    if (most + 40) / width * ((9 / z + most + 2) / width) > _MOST_CELLS:
         found[2:] = np.inf
         return found
+    logs = np.arange(-40.0, most, width)  # of t
+    values = np.arange(-most - 2, 9 / z, width)  # of log Y
     weights = -(((values + 1 / (2 * z * z)) * z) ** 2) / 2 + math.log(z * width / math.sqrt(2 * math.pi))
     transform = np.empty(len(logs))
-    for start in range(0, len(logs), 512):
-        exponents = weights - np.exp(np.minimum(logs[start : start + 512, None] + values, 700.0))
-        transform[start : start + 512] = np.logaddexp.reduce(exponents, axis=1)
+    rows = max(1, _CELLS_AT_ONCE // len(values))
+    for start in range(0, len(logs), rows):
+        exponents = np.add.outer(logs[start : start + rows], values)
+        np.exp(np.minimum(exponents, 700.0, out=exponents), out=exponents)
+        np.subtract(weights, exponents, out=exponents)
+        largest = exponents.max(axis=1)
+        exponents -= largest[:, None]
+        transform[start : start + rows] = largest + np.log(np.exp(exponents, out=exponents).sum(axis=1))
     for order in range(2, _LARGEST_ORDER + 1):
         power = order - 1
         total = np.logaddexp.reduce(power * logs + steps * np.minimum(transform, 0.0)) + math.log(width)

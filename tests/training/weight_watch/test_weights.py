@@ -330,6 +330,40 @@ def test_a_forward_pass_that_writes_through_data_at_a_later_step_is_refused(
     assert session.guarantee().not_private_because
 
 
+class WritingThroughNumpy(nn.Module):
+    """Writes a record that it holds into a buffer from some step on, by no operation of torch."""
+
+    def __init__(self, record: Tensor) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.writes, self.record = nn.Linear(3, 2), False, record.numpy()
+        self.register_buffer("seen", torch.zeros(3))
+        self.memory = self.seen.numpy()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.writes:
+            self.memory[:] = self.record
+        found: Tensor = self.inner(inputs)
+        return found
+
+
+@LOOPS
+@pytest.mark.parametrize("number", [1, 3, 4, 6])
+def test_a_forward_pass_that_writes_by_no_operation_of_torch_is_refused_before_its_update(
+    pass_over: Callable[..., None], number: int
+) -> None:
+    model = WritingThroughNumpy(torch.ones(3))
+    session = begin(model, plain_sgd(model))
+
+    def wake(taken: int) -> None:
+        object.__setattr__(model, "writes", taken == number)
+
+    with pytest.raises((UnsupportedModel, WeightsChanged), match="seen"):
+        train(session, pass_over, wake)
+    assert session.steps_taken == number
+    assert session.guarantee().not_private_because
+
+
 def test_a_party_whose_forward_pass_writes_into_the_model_is_refused() -> None:
     model = Net()
     layout = Layout.of(
