@@ -248,3 +248,18 @@ def test_losses_that_are_all_of_one_example_are_not_one_per_example() -> None:
         assert isinstance(found, Cause)
         assert found.fault is Fault.MIXES
     assert isinstance(follow(lambda x: x.unbind(0)[0].sum().expand(1), batch[:1]).losses, Place)
+
+
+def test_a_tensor_that_is_given_the_memory_of_examples_holds_examples() -> None:
+    def losses(x: Tensor) -> Tensor:
+        largest = torch.zeros(())
+        largest.data = x.amax()
+        return x.sum(1) * largest
+
+    def apart(x: Tensor) -> Tensor:
+        shifted = torch.zeros(1)
+        shifted.data = x + 1
+        return shifted.sum(1)
+
+    assert "amax" in prove(losses, torch.randn(6, 3)).doubts[0]
+    assert prove(apart, torch.randn(6, 3)).is_proven

@@ -98,4 +98,12 @@ UNSEEN = (
         "            pass\n",
         _hostile("labels_looked_up_among_themselves"),
     ),
+    one(
+        "memory-exchanged-unseen-by-a-proof",
+        "a public tensor is given the memory of a statistic of the batch, and stays public in a proof",
+        "isolation/prove.py",
+        "            self._follower.declare(args[0], self._follower.verdict(args[1]))\n",
+        "            pass\n",
+        f"{_PROVE}::test_a_tensor_that_is_given_the_memory_of_examples_holds_examples",
+    ),
 )
