@@ -263,3 +263,33 @@ def test_a_tensor_that_is_given_the_memory_of_examples_holds_examples() -> None:
 
     assert "amax" in prove(losses, torch.randn(6, 3)).doubts[0]
     assert prove(apart, torch.randn(6, 3)).is_proven
+
+
+def _next_by_out(x: Tensor) -> Tensor:
+    rows = x.clone()
+    rest = rows[:, 1:]
+    torch.add(rest, 1, out=rows)  # fewer columns: rows lie closer together from now on, and the view does not know
+    return rest.sum(1)
+
+
+def _over_the_next_by_out(x: Tensor) -> Tensor:
+    rows = x.clone()
+    first = rows[0]
+    torch.mul(x[0].repeat(2), 1, out=first)  # twice as long: it reaches into the row of the next example
+    return rows.sum(1)
+
+
+def _as_they_were_by_out(x: Tensor) -> Tensor:
+    rows, new = x.clone(), torch.empty(0)
+    rest = rows[:, 1:]
+    torch.add(rows, 1, out=rows)
+    rows.unsqueeze_(1).squeeze_(1)
+    torch.mul(rest, 2, out=new)
+    return new.sum(1) + rest.sum(1)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_a_write_that_lays_a_tensor_out_anew_is_seen_through_other_views_of_its_memory() -> None:
+    for losses in (_next_by_out, _over_the_next_by_out):
+        assert isinstance(follow(losses, torch.randn(6, 4)).losses, Cause)
+    assert isinstance(follow(_as_they_were_by_out, torch.randn(6, 4)).losses, Place)

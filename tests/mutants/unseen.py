@@ -106,4 +106,12 @@ UNSEEN = (
         "            pass\n",
         f"{_PROVE}::test_a_tensor_that_is_given_the_memory_of_examples_holds_examples",
     ),
+    one(
+        "laid-out-anew-unseen",
+        "a result longer than the row it is written to runs over the next example's row",
+        "isolation/tracer.py",
+        "isinstance(verdict, Cause) or _lies_elsewhere(tensor, before):",
+        "isinstance(verdict, Cause):",
+        f"{_PROVE}::test_a_write_that_lays_a_tensor_out_anew_is_seen_through_other_views_of_its_memory",
+    ),
 )
