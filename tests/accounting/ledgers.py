@@ -8,7 +8,7 @@ from dp_accounting import dp_event
 
 from privet.accounting.ledger import Ledger
 from privet.mechanism.clipping import FixedRun
-from privet.mechanism.executed import ExecutedRound, executed_step
+from privet.mechanism.executed import ExecutedRound, ExecutedSteps
 from privet.mechanism.sampling import FullBatch
 from privet.mechanism.sums import PrivateSum
 
@@ -32,4 +32,5 @@ def done(event: dp_event.DpEvent) -> ExecutedRound:
     """What a round did, for tests without a round: told by a sum that claims to have cost this."""
     everyone = FullBatch(steps=1, expected_batch_size=1.0)
     private = PrivateSum(flat=None, layout=None, event=event)  # type: ignore[arg-type]
-    return executed_step(private, clipping=FixedRun(rule=None), sampling=everyone, source=None)  # type: ignore[arg-type]
+    steps = ExecutedSteps(clipping=FixedRun(rule=None), sampling=everyone)  # type: ignore[arg-type]
+    return steps.of(private, None)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,16 @@ def test_the_bound_on_the_last_model_stands_beside_a_further_release_and_both_ar
         promised = HypotheticalCharges(planned=plan.segments, besides=((FURTHER, 1),), is_complete=True)
         assert plan.account(promised).epsilon == both.epsilon
         assert plan.is_finished(ledger)
+
+
+def test_charges_without_releases_besides_keep_every_other_fact() -> None:
+    facts = HypotheticalCharges(
+        planned=((FURTHER, 3),),
+        besides=((FURTHER, 1),),
+        is_complete=True,
+        is_seeded=True,
+        assumptions=("one",),
+        why_not_private=("two",),
+        tried=("three",),
+    )
+    assert without_besides(facts) == replace(facts, besides=())

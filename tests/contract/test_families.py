@@ -21,7 +21,7 @@ from privet.mechanism.ablations import Unclipped
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.events import _KIND_OF_CLASS
 from privet.mechanism.registry import Pieces
-from privet.mechanism.sampling import SamplingDefaults
+from privet.mechanism.sampling_defaults import SamplingDefaults
 from privet.mechanism.sensitivity import Norm, Sensitivity
 from tests.contract import noises, test_accountants, test_clipped_sums, test_noise
 from tests.contract.families import FAMILIES, PIECES_OF_PLANS, Family, faults

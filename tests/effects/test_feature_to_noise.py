@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.effects.feature_to_noise import (
-    AttackNorm,
     BoundConstants,
     PatchCell,
     PatchSetting,
@@ -75,9 +74,9 @@ def test_at_a_fixed_budget_the_floor_grows_with_the_root_of_the_steps() -> None:
 
 def test_an_attack_adds_its_radius_times_the_dual_length_of_the_noise_in_a_filter() -> None:
     length = noise_walk_length(learning_rate=0.5, noise_std=0.5, num_steps=320, num_parameters=200)
-    euclidean = SETTING.adversarial_loss(CELL, radius=0.1, norm=AttackNorm.EUCLIDEAN)
+    euclidean = SETTING.adversarial_loss(CELL, radius=0.1, filter_noise=SETTING.filter_noise_l2)
     assert euclidean.adversarial == pytest.approx(0.1 * length)
-    largest = SETTING.adversarial_loss(CELL, radius=0.1, norm=AttackNorm.LARGEST)
+    largest = SETTING.adversarial_loss(CELL, radius=0.1, filter_noise=SETTING.filter_noise_l1)
     assert largest.adversarial == pytest.approx(0.1 * length * math.sqrt(200 * 2 / math.pi))
     assert euclidean.total - euclidean.adversarial == SETTING.upper_loss(CELL).total
 

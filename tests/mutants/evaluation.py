@@ -61,6 +61,14 @@ EVALUATION: tuple[Mutant, ...] = (
         f"{_ROWS}::test_the_bound_on_the_last_model_stands_beside_a_further_release_and_both_are_charged",
     ),
     one(
+        "training-alone-forgets-its-seed",
+        "the guarantee of a training without its evaluation leaves out that the run is seeded, or what was only tried",
+        "accounting/charges.py",
+        "    return replace(HypotheticalCharges(**facts), besides=())\n",
+        '    return HypotheticalCharges(planned=facts["planned"], is_complete=facts["is_complete"])\n',
+        f"{_ROWS}::test_charges_without_releases_besides_keep_every_other_fact",
+    ),
+    one(
         "evaluation-assumes-nothing",
         "a guarantee does not say what an evaluation rests on",
         _TALLY,

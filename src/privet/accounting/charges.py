@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from privet.mechanism.events import DpEvent
@@ -69,12 +69,9 @@ class HypotheticalCharges:
 
 
 def without_besides(ledger: Charges) -> HypotheticalCharges:
-    """Return the charges of a ledger for the rounds of its plan alone, as if nothing else had been released."""
-    return HypotheticalCharges(
-        planned=ledger.planned,
-        is_complete=ledger.is_complete,
-        is_seeded=ledger.is_seeded,
-        assumptions=ledger.assumptions,
-        why_not_private=ledger.why_not_private,
-        tried=ledger.tried,
-    )
+    """Return the charges of a ledger for the rounds of its plan alone, as if nothing else had been released.
+
+    Guarantee: every other fact of the ledger is taken over, also one that charges come to state later.
+    """
+    facts = {field.name: getattr(ledger, field.name) for field in fields(HypotheticalCharges)}
+    return replace(HypotheticalCharges(**facts), besides=())

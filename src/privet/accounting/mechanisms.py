@@ -60,6 +60,16 @@ def neighbour_distance(adjacency: Adjacency) -> float:
     return 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
 
 
+class NoiseOverBound:
+    """A release whose multiplier is its noise over the largest change by one unit."""
+
+    noise_multiplier: float
+
+    @property
+    def noise_ratio(self) -> float:
+        return self.noise_multiplier
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Sampled:
     """Noise of a multiple of the bound, on a share ``rate`` of the records."""
@@ -163,12 +173,8 @@ class FixedSizeGaussian(_Sampled):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampledLaplace(_Sampled):
+class SampledLaplace(NoiseOverBound, _Sampled):
     """Laplace noise over an l1 bound, on a Poisson sample or, at rate 1, on all records."""
-
-    @property
-    def noise_ratio(self) -> float:
-        return self.noise_multiplier
 
     def refusal(self, adjacency: Adjacency) -> str | None:
         return adjacency.refused_exchange(

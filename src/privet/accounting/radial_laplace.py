@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import kve, logsumexp
 
 from privet.accounting.dominating_pairs import Mirrored, Removal, SampledPair
-from privet.accounting.mechanisms import PoissonSampled, neighbour_distance
+from privet.accounting.mechanisms import NoiseOverBound, PoissonSampled, neighbour_distance
 from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
@@ -188,7 +188,7 @@ class RadialRemoval(SampledPair):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampledRadialLaplace(PoissonSampled):
+class SampledRadialLaplace(NoiseOverBound, PoissonSampled):
     """Noise of density ``exp(-length / scale)`` on a Poisson sample or, at rate 1, on all records.
 
     Attributes:
@@ -201,10 +201,6 @@ class SampledRadialLaplace(PoissonSampled):
     noise_multiplier: float
     dimension: int
     label: ClassVar[str] = "L2Laplace"
-
-    @property
-    def noise_ratio(self) -> float:
-        return self.noise_multiplier
 
     def pair(self, adjacency: Adjacency) -> RadialRemoval:
         """Return the dominating pair; an exchange moves the sum twice as far."""

@@ -29,6 +29,7 @@ from scipy.special import ndtri
 
 from privet.accounting import renyi
 from privet.accounting.dominating_pairs import LossPair, Mirrored, normal_mass
+from privet.accounting.mechanisms import NoiseOverBound
 from privet.errors import AccountingError
 from privet.vocabulary import Adjacency
 
@@ -95,7 +96,7 @@ class Atoms:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllocatedGaussian:
+class AllocatedGaussian(NoiseOverBound):
     """Gaussian noise on each of several steps, one of which, chosen uniformly, uses the record.
 
     Attributes:
@@ -105,10 +106,6 @@ class AllocatedGaussian:
 
     steps: int
     noise_multiplier: float
-
-    @property
-    def noise_ratio(self) -> float:
-        return self.noise_multiplier
 
     def refusal(self, adjacency: Adjacency) -> str | None:
         return adjacency.refused_exchange(

@@ -11,6 +11,7 @@ import click
 from privet.cli import console
 
 if TYPE_CHECKING:
+    from privet.cli.train_own_data import OwnData
     from privet.plan import Plan
 
 _FILE = click.Path(exists=True, dir_okay=False)
@@ -93,43 +94,31 @@ def _plan(*, size: int, epsilon: float, delta: float | None, batch_size: int | N
     return plan
 
 
-def train_on_texts(
-    path: str,
-    *,
-    model: str | None,
-    text: str,
-    target: str | None,
-    classes: str | None,
-    size: int | None,
-    epsilon: float | None,
-    delta: float | None,
-    length: int | None,
-    test: str | None,
-    output: str,
-    quiet: bool,
-) -> int:
+def train_on_texts(path: str, own: OwnData, output: str, *, quiet: bool) -> int:
     """Train a classifier of the texts in a column of a table, on an encoder in a local folder."""
-    needed = {"--model": model, "--target": target, "--classes": classes, "--size": size, "--epsilon": epsilon}
+    model, classes, size, epsilon = own.model, own.classes, own.size, own.epsilon
+    needed = {"--model": model, "--target": own.target, "--classes": classes, "--size": size, "--epsilon": epsilon}
     missing = [name for name, value in needed.items() if value is None]
-    if model is None or target is None or classes is None or size is None or epsilon is None:
+    if model is None or own.target is None or classes is None or size is None or epsilon is None:
         raise click.UsageError(
             f"Texts also need {', '.join(missing)}: the folder of an encoder, the column to predict, its classes as in "
             "bad,good, the approximate number of records and the guarantee. All are public."
         )
-    promised = _plan(size=size, epsilon=epsilon, delta=delta, batch_size=None, epochs=10)
+    promised = _plan(size=size, epsilon=epsilon, delta=own.delta, batch_size=None, epochs=10)
     from privet.integrations.hugging_face import fine_tuning
 
-    job = fine_tuning.FineTuning(model=Path(model), length=length or 128, physical_batch_size=32)
+    job = fine_tuning.FineTuning(model=Path(model), length=own.length or 128, physical_batch_size=32)
     names = tuple(name.strip() for name in classes.split(","))
     tuned = job.classifier(names)
+    text, (target,) = own.text or "", own.target
     rows = fine_tuning.labelled_of(job, Path(path), text=text, target=target, classes=names)
     spent = job.train(tuned, rows, promised, Path(output), quiet=quiet)
     click.echo(console.fitted(f"{'spent'.ljust(10)}{spent}", sys.stdout, hang=10))
     facts = {"adapters": str(Path(output) / fine_tuning.ADAPTER_FOLDER)}
-    if test is not None:
-        held = fine_tuning.labelled_of(job, Path(test), text=text, target=target, classes=names)
+    if own.test is not None:
+        held = fine_tuning.labelled_of(job, Path(own.test), text=text, target=target, classes=names)
         facts["test accuracy"] = f"{fine_tuning.accuracy(tuned, held):.4f}*"
     console.show_facts(facts)
-    if test is not None:
+    if own.test is not None:
         click.echo("  * not covered by the guarantee")
     return console.OK

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _BYTES = 4
 # Copies of the weights: weights, gradients and clipped sum. The noise is drawn in chunks and not counted.
 _COPIES = 3
+_NOISES_OF_PERSONS = ("noise_multiplier", "noise_if_alike", "noise_if_different")
 
 
 @console.command("privet plan demo --set privacy.epsilon=1")
@@ -159,9 +160,7 @@ def _persons(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
         {
             "way": row.name,
             "records_per_person": row.max_records,
-            "noise_multiplier": row.noise_multiplier,
-            "noise_if_alike": row.noise_if_alike,
-            "noise_if_different": row.noise_if_different,
+            **{name: getattr(row, name) for name in _NOISES_OF_PERSONS},
         }
         for row in compare_persons(plan, declared, epsilon=target)
     ]
@@ -176,10 +175,9 @@ def _print_persons(rows: list[dict[str, Any]]) -> None:
         "of the mean gradient over the bound, if the records of one person are alike, and if they differ entirely."
     )
     click.echo()
-    names = ("noise_multiplier", "noise_if_alike", "noise_if_different")
     shown = [
         [row["way"], str(row["records_per_person"])]
-        + ["out of reach" if row[name] is None else f"{row[name]:.4g}" for name in names]
+        + ["out of reach" if row[name] is None else f"{row[name]:.4g}" for name in _NOISES_OF_PERSONS]
         for row in rows
     ]
     heads = ["way", "records per person", "noise multiplier", "if alike", "if different"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from privet.cli import console
-from privet.cli.train_own_data import OwnData, is_own_data, own_data_options
+from privet.cli.own_data_options import own_data_options
+from privet.cli.train_own_data import OwnData, is_own_data
 
 if TYPE_CHECKING:
     from privet.runs.recipes.recipe import Recipe
@@ -44,6 +46,7 @@ def sweep(
     evaluate_epsilon: float | None,
     max_epsilon: float | None,
     is_estimate: bool,
+    own: OwnData,
     overrides: tuple[str, ...],
     quick: bool,
     as_json: bool,
@@ -65,7 +68,10 @@ def sweep(
     if max_epsilon is not None and not charged:
         raise click.UsageError("--max-epsilon is for --charged: nothing else is charged.")
     overrides = (*overrides, f"evaluation.epsilon={evaluate_epsilon!r}") if charged else overrides
-    recipes = [_recipe(recipe, epsilon, overrides, quick=quick, public=public, charged=charged) for epsilon in asked]
+    recipes = [
+        _recipe(recipe, replace(own, epsilon=epsilon), overrides, quick=quick, public=public, charged=charged)
+        for epsilon in asked
+    ]
     from privet.reports.sweep_page import HEADER, sweep_rows, write_sweep
 
     shown = (lambda point: None) if as_json else _show_point
@@ -150,13 +156,10 @@ def _numbers(text: str) -> list[float]:
 
 
 def _recipe(
-    name: str, epsilon: float, overrides: tuple[str, ...], *, quick: bool, public: str | None, charged: bool
+    name: str, own: OwnData, overrides: tuple[str, ...], *, quick: bool, public: str | None, charged: bool
 ) -> Recipe:
-    from dataclasses import replace
-
     from privet.runs.recipes.recipe_files import load_recipe, packaged_recipes
 
-    own = replace(OwnData.given(click.get_current_context()), epsilon=epsilon)
     if is_own_data(name) and name not in packaged_recipes():
         if public is not None:
             own = replace(own, size=_training_size(own, public))

@@ -15,15 +15,67 @@ from typing import TYPE_CHECKING
 import click
 
 from privet.cli import console
+from privet.cli.gathered import gathered
+from privet.cli.own_data_options import own_data_options
 from privet.cli.processes import is_further_rank, run_in_processes, unheard, without_option
 from privet.cli.table_address import address
-from privet.cli.train_own_data import OwnData, is_own_data, own_data_options, table_name
+from privet.cli.train_own_data import OwnData, is_own_data, table_name
 
 if TYPE_CHECKING:
     from privet.accounting.guarantee import Guarantee
     from privet.runs.recipes.recipe import Recipe
     from privet.runs.runner import RunOutcome
     from privet.training.tracking.progress import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """The options of the command."""
+
+    recipe: str
+    output: str | None
+    own: OwnData
+    overrides: tuple[str, ...]
+    quick: bool
+    without_privacy: bool
+    evaluate_epsilon: float | None
+    max_epsilon: float | None
+    device: str | None
+    unprotected_telemetry: bool
+    tensorboard: bool
+    quiet: bool
+
+    def loaded(self) -> Recipe | None:
+        """Return the recipe to train, but for a learning rate that is tried first; None for own texts."""
+        if self.own.text is not None and is_own_data(self.recipe):
+            return None
+        chosen = [*self.overrides, *([] if self.device is None else [f'training.device="{self.device}"'])]
+        chosen += [] if self.evaluate_epsilon is None else [f"evaluation.epsilon={self.evaluate_epsilon!r}"]
+        loaded = self._loaded(chosen)
+        return loaded.without_privacy(keeps_learning_rate=self.chooses_rate) if self.without_privacy else loaded
+
+    def _loaded(self, overrides: Sequence[str]) -> Recipe:
+        from privet.runs.recipes.recipe_files import load_recipe, packaged_recipes
+
+        if is_own_data(self.recipe) and self.recipe not in packaged_recipes():
+            if self.quick:
+                raise click.UsageError("--quick needs a recipe with a [quick] table; own data have none. Remove it.")
+            return self.own.recipe_for(self.recipe, overrides)
+        return load_recipe(self.recipe, [*self.own.overrides(), *overrides], quick=self.quick)
+
+    @property
+    def chooses_rate(self) -> bool:
+        return any(override.startswith("training.optimizer") for override in self.overrides)
+
+    @property
+    def folder(self) -> str:
+        """The folder of the run."""
+        if self.output:
+            return self.output
+        if not is_own_data(self.recipe):
+            raise click.UsageError("Missing option '-o' / '--output': the folder of the run, such as -o runs/first.")
+        own = self.own
+        return f"runs/{table_name(address(self.recipe, table=own.table, query=own.query, key=own.key))}"
 
 
 @console.command(
@@ -57,20 +109,8 @@ if TYPE_CHECKING:
 @click.option("--tensorboard", is_flag=True, help="Also write RUN/tensorboard, without private values.")
 @click.option("--processes", type=click.IntRange(1), help="Train in so many processes of this machine, as ranks.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
-def train(
-    recipe: str,
-    output: str | None,
-    overrides: tuple[str, ...],
-    quick: bool,
-    without_privacy: bool,
-    evaluate_epsilon: float | None,
-    max_epsilon: float | None,
-    device: str | None,
-    unprotected_telemetry: bool,
-    tensorboard: bool,
-    processes: int | None,
-    quiet: bool,
-) -> int:
+@gathered(_Asked, "asked")
+def train(asked: _Asked, processes: int | None) -> int:
     """Run RECIPE in the folder RUN, or resume the run in that folder.
 
     RECIPE is the name of a packaged recipe, a TOML file, or your own data: a
@@ -83,19 +123,6 @@ def train(
     same command resumes the run. Under torchrun, or with --processes, several
     processes carry out one run: rank 0 keeps the folder and prints.
     """
-    asked = _Asked(
-        recipe=recipe,
-        output=output,
-        overrides=overrides,
-        quick=quick,
-        without_privacy=without_privacy,
-        evaluate_epsilon=evaluate_epsilon,
-        max_epsilon=max_epsilon,
-        device=device,
-        unprotected_telemetry=unprotected_telemetry,
-        tensorboard=tensorboard,
-        quiet=quiet,
-    )
     if processes is not None and processes > 1:
         with unheard():  # rank 0 says it again; mistakes in the recipe are told once, before anything is started
             asked.loaded()
@@ -104,51 +131,17 @@ def train(
         return _train(asked)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """The options of the command."""
-
-    recipe: str
-    output: str | None
-    overrides: tuple[str, ...]
-    quick: bool
-    without_privacy: bool
-    evaluate_epsilon: float | None
-    max_epsilon: float | None
-    device: str | None
-    unprotected_telemetry: bool
-    tensorboard: bool
-    quiet: bool
-
-    def loaded(self) -> Recipe | None:
-        """Return the recipe to train, but for a learning rate that is tried first; None for own texts."""
-        own = OwnData.given(click.get_current_context())
-        if own.text is not None and is_own_data(self.recipe):
-            return None
-        chosen = [*self.overrides, *([] if self.device is None else [f'training.device="{self.device}"'])]
-        chosen += [] if self.evaluate_epsilon is None else [f"evaluation.epsilon={self.evaluate_epsilon!r}"]
-        loaded = _loaded(self.recipe, chosen, quick=self.quick)
-        return loaded.without_privacy(keeps_learning_rate=self.chooses_rate) if self.without_privacy else loaded
-
-    @property
-    def chooses_rate(self) -> bool:
-        return any(override.startswith("training.optimizer") for override in self.overrides)
-
-
 def _train(asked: _Asked) -> int:
     # First, so that a mistake in the recipe is reported before torch is loaded.
     loaded, quiet, max_epsilon = asked.loaded(), asked.quiet, asked.max_epsilon
     if loaded is None:
-        own = OwnData.given(click.get_current_context())
-        if own.weights is not None or own.train is not None:
-            raise click.UsageError("--weights and --train are for images and tables; an encoder of texts has its own.")
-        return _train_on_texts(asked.recipe, own, asked.output, quiet=quiet)
+        return _train_on_texts(asked)
     for warning in (loaded.warning, _weakness(loaded)):
         if warning is not None:
             console.remark(f"warning: {warning}")
     if loaded.network is not None:
         _tell_network(loaded)
-    folder = asked.output or _default_folder(asked.recipe)
+    folder = asked.folder
     if loaded.released is not None:
         console.remark(f"warning: {loaded.released.assumption}.")
     if loaded.evaluation is not None or loaded.released is not None:
@@ -249,28 +242,18 @@ def _evaluate(loaded: Recipe, folder: str, max_epsilon: float | None, *, num_pro
         measure_privately(folder, asked, max_epsilon=max_epsilon, num_processes=num_processes)
 
 
-def _train_on_texts(path: str, own: OwnData, output: str | None, *, quiet: bool) -> int:
+def _train_on_texts(asked: _Asked) -> int:
     from privet.cli.finetune import train_on_texts
     from privet.datasets.sql_tables import is_address
 
-    if is_address(path):
+    own = asked.own
+    if own.weights is not None or own.train is not None:
+        raise click.UsageError("--weights and --train are for images and tables; an encoder of texts has its own.")
+    if is_address(asked.recipe):
         raise click.UsageError("--text reads a file, and this is a database. Write its records into a CSV file.")
     if own.target is not None and len(own.target) > 1:
         raise click.UsageError("A model of texts has one target. Give --target once.")
-    return train_on_texts(
-        path,
-        model=own.model,
-        text=own.text or "",
-        target=None if own.target is None else own.target[0],
-        classes=own.classes,
-        size=own.size,
-        epsilon=own.epsilon,
-        delta=own.delta,
-        length=own.length,
-        test=own.test,
-        output=output or _default_folder(path),
-        quiet=quiet,
-    )
+    return train_on_texts(asked.recipe, own, asked.folder, quiet=asked.quiet)
 
 
 def _tuned_rate(recipe: Recipe, folder: str, *, quiet: bool) -> float:
@@ -290,30 +273,12 @@ def _print_guarantee(name: str, guarantee: Guarantee) -> None:
     click.echo(console.fitted(f"{name.ljust(10)}{guarantee}", sys.stdout, hang=10))
 
 
-def _loaded(name_or_path: str, overrides: Sequence[str], *, quick: bool) -> Recipe:
-    from privet.runs.recipes.recipe_files import load_recipe, packaged_recipes
-
-    own = OwnData.given(click.get_current_context())
-    if is_own_data(name_or_path) and name_or_path not in packaged_recipes():
-        if quick:
-            raise click.UsageError("--quick needs a recipe with a [quick] table; own data have none. Remove it.")
-        return own.recipe_for(name_or_path, overrides)
-    return load_recipe(name_or_path, [*own.overrides(), *overrides], quick=quick)
-
-
 def _weakness(loaded: Recipe) -> str | None:
     """Return a warning about a large epsilon; the plan is computed only for a large epsilon."""
     from privet.accounting.guarantee import LARGEST_USEFUL_EPSILON
 
     asked = loaded.privacy.epsilon
     return None if asked is None or asked <= LARGEST_USEFUL_EPSILON else loaded.plan().guarantee().weakness
-
-
-def _default_folder(name_or_path: str) -> str:
-    if not is_own_data(name_or_path):
-        raise click.UsageError("Missing option '-o' / '--output': the folder of the run, such as -o runs/first.")
-    own = OwnData.given(click.get_current_context())
-    return f"runs/{table_name(address(name_or_path, table=own.table, query=own.query, key=own.key))}"
 
 
 def _progress(folder: str, *, quiet: bool, tensorboard: bool) -> Progress:

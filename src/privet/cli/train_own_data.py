@@ -1,9 +1,9 @@
-"""``privet train`` on a user's own table or images: options, and the recipe built from them."""
+"""``privet train`` on a user's own table or images: the recipe built from the options."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet.cli import console
-from privet.cli.table_address import DATA, KEY_HELP, QUERY_HELP, TABLE_HELP, address
+from privet.cli.table_address import address
 
 if TYPE_CHECKING:
     from privet.runs.recipes.own_data_defaults import Persons, Promise
@@ -22,9 +22,6 @@ _TABLES = (
     *(".csv", ".csv.gz", ".csv.xz", ".tsv", ".tsv.gz", ".tsv.xz"),
     *(".parquet", ".arrow", ".feather", ".sqlite", ".sqlite3", ".db"),
 )
-_META = "privet.own_data"
-# Options that name columns.
-_NAMES = frozenset({"target", "person", "text"})
 _CHANGES_A_RECIPE = ("epsilon", "delta")
 _RECORDS_PER_PERSON = 8
 
@@ -58,14 +55,6 @@ class OwnData:
     table: str | None
     query: str | None
     key: str | None
-
-    @classmethod
-    def given(cls, ctx: click.Context) -> OwnData:
-        """Return the options of the current command line."""
-        kept = ctx.meta.get(_META, {})
-        return cls(
-            **{field.name: None if kept.get(field.name) == () else kept.get(field.name) for field in fields(cls)}
-        )
 
     def recipe_for(self, path: str, overrides: Sequence[str], *, reads_records: bool = True) -> Recipe:
         """Return the recipe for a table or a folder of images; remarks on stderr name the chosen defaults.
@@ -370,70 +359,3 @@ def _sides(text: str) -> tuple[int, int]:
     if found is None:
         raise click.UsageError(f"--image-size is HEIGHTxWIDTH in pixels, such as 32x32; got {text!r}.")
     return int(found[1]), int(found[2])
-
-
-def _keep(ctx: click.Context, parameter: click.Parameter, value: object) -> None:
-    assert parameter.name is not None
-    ctx.meta.setdefault(_META, {})[parameter.name] = _composed(value) if parameter.name in _NAMES else value
-
-
-def _composed(value: object) -> object:
-    from privet.datasets.words import composed
-
-    if isinstance(value, tuple):
-        return tuple(map(_composed, value))
-    return composed(value) if isinstance(value, str) else value
-
-
-def _option(
-    flag: str, *, help_text: str, kind: click.ParamType[Any] | type | None = None, multiple: bool = False
-) -> Callable[..., Any]:
-    return click.option(flag, type=kind, help=help_text, expose_value=False, callback=_keep, multiple=multiple)
-
-
-_FILE = click.Path(exists=True)
-_OPTIONS = (
-    _option("--epsilon", kind=float, help_text="Target epsilon; a smaller value is a stronger guarantee."),
-    _option("--delta", kind=float, help_text="Target delta; for own data, the default follows from --size."),
-    _option("--size", kind=int, help_text="Own data: approximate number of records; public."),
-    _option("--test", kind=DATA, help_text="Own data: file or folder to measure on, not protected."),
-    _option("--target", help_text="Own table: a column to predict; may be repeated.", multiple=True),
-    _option("--schema", kind=_FILE, help_text="Own table: the TOML file that declares its columns."),
-    _option("--public-sample", kind=DATA, help_text="Own table: public records to derive ranges from."),
-    _option("--table", help_text=TABLE_HELP),
-    _option("--query", help_text=QUERY_HELP),
-    _option("--key", help_text=KEY_HELP),
-    _option("--delimiter", help_text="Own table: the character between cells."),
-    _option("--decimal", kind=click.Choice([".", ","]), help_text="Own table: decimal mark; a point by default."),
-    _option("--person", help_text="Own table: the column that names a record's person, who is then protected."),
-    _option("--persons", kind=int, help_text="With --person: approximate number of persons; public."),
-    _option("--records-per-person", kind=int, help_text="With --person: the most records of one; 8 by default."),
-    _option(
-        "--sample",
-        kind=click.Choice(["persons", "records"]),
-        help_text="With --person: draw persons (default) or records.",
-    ),
-    click.option(
-        "--one-record-per-person",
-        is_flag=True,
-        default=None,
-        expose_value=False,
-        callback=_keep,
-        help="Own table: declare that nobody has two records; persons are then protected.",
-    ),
-    _option("--classes", help_text="Own images: sub-folders to use, as in cat,dog; all by default."),
-    _option("--image-size", help_text="Own images: size of the resized images; 32x32 by default."),
-    _option("--text", help_text="Own table of texts: the column with the text; needs --model and --classes."),
-    _option("--model", help_text="Own images or table: file.py:build, which is run. Own texts: folder of an encoder."),
-    _option("--weights", kind=_FILE, help_text="With file.py:build: its public weights, a safetensors file."),
-    _option("--train", help_text="With file.py:build: head, all, adapters, or names as in 'classifier.*'."),
-    _option("--length", kind=int, help_text="Own texts: declared tokens of a record; 128 by default."),
-    _option("--channels", kind=click.Choice(["grey", "colour"]), help_text="Own images: colour by default."),
-)
-
-
-def own_data_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for own data; :meth:`OwnData.given` reads their values."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command

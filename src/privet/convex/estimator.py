@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from privet.accounting.guarantee import Guarantee
 from privet.convex.descent import NoisyCGD
 from privet.errors import DataError, LoopError
 from privet.models.convex_losses import ConvexLoss, SoftmaxCrossEntropy
 from privet.models.convex_relu import ConvexRelu, FeatureBound, UnitFeatures
 from privet.plan import Plan
+from privet.training.fitted import Fitted
 from privet.training.units import declared_rows
 from privet.vocabulary import Adjacency, Unit
 
@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 4096
 
 
 @dataclass
-class ConvexReluClassifier:
+class ConvexReluClassifier(Fitted):
     """A two-layer ReLU network with fixed random gates, trained by noisy cyclic descent; releases the last model only.
 
     Args:
@@ -74,7 +74,6 @@ class ConvexReluClassifier:
     folder: str | Path | None = None
     seed: int | None = None
     _model: ConvexRelu | None = field(default=None, init=False, repr=False)
-    _guarantee: Guarantee | None = field(default=None, init=False, repr=False)
 
     def plan(self) -> Plan:
         """Return the calibrated plan, whose guarantee is known before ``fit`` reads data."""
@@ -102,15 +101,8 @@ class ConvexReluClassifier:
     def model_(self) -> ConvexRelu:
         """The trained network."""
         if self._model is None or self._guarantee is None:
-            raise LoopError("This ConvexReluClassifier has not been trained. Call fit(...) first.")
+            raise self._not_fitted()
         return self._model
-
-    @property
-    def guarantee_(self) -> Guarantee:
-        """The guarantee of the trained model, from the ledger."""
-        if self._guarantee is None:
-            raise LoopError("This ConvexReluClassifier has not been trained. Call fit(...) first.")
-        return self._guarantee
 
     def fit(self, inputs: Tensor | Array, labels: Tensor | Array, *, one_record_per_person: bool = False) -> Self:
         """Train on arrays of inputs and class numbers, of exactly ``dataset_size`` rows.

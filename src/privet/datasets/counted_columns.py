@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
-from privet.datasets.tables import NumberColumn
+from privet.datasets.tables import NamedColumn, NumberColumn
 from privet.datasets.words import place_of
 from privet.errors import ArgumentError
 
@@ -30,16 +31,15 @@ def grid_within(low: float, high: float) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BucketColumn:
+class BucketColumn(NamedColumn):
     """A column of numbers, read as the bucket of each.
 
     Attributes:
-        name: The name in the header line.
         edges: Ends of the buckets, in order. The first and the last bucket also take all numbers beyond them.
         decimal: The decimal mark.
     """
 
-    name: str
+    dtype: ClassVar[str] = "int64"
     edges: tuple[float, ...] = GRID
     decimal: str = "."
 
@@ -51,14 +51,6 @@ class BucketColumn:
     def size(self) -> int:
         """How many counts there are."""
         return len(self.edges) - 1
-
-    @property
-    def header(self) -> str:
-        return self.name
-
-    @property
-    def dtype(self) -> str:
-        return "int64"
 
     def value(self, cell: str | None) -> float:
         """Return the bucket of the number; ``NOT_COUNTED`` for a cell that holds none."""
@@ -72,29 +64,20 @@ class BucketColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordColumn:
+class WordColumn(NamedColumn):
     """A column of words, read as the places of the declared ones.
 
     Attributes:
-        name: The name in the header line.
         words: The declared words.
     """
 
-    name: str
+    dtype: ClassVar[str] = "int64"
     words: tuple[str, ...]
 
     @property
     def size(self) -> int:
         """How many counts there are."""
         return len(self.words)
-
-    @property
-    def header(self) -> str:
-        return self.name
-
-    @property
-    def dtype(self) -> str:
-        return "int64"
 
     def value(self, cell: str | None) -> float:
         """Return the place of the word; ``NOT_COUNTED`` for any other cell."""

@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,11 +56,25 @@ class Column(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NumberColumn:
+class NamedColumn:
+    """A column whose array has the name of the header line.
+
+    Attributes:
+        name: The name in the header line.
+    """
+
+    name: str
+
+    @property
+    def header(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberColumn(NamedColumn):
     """A column of numbers within a declared range.
 
     Attributes:
-        name: the name in the header line.
         low: lower bound; smaller numbers and minus infinity become this.
         high: upper bound; larger numbers, infinity and numbers too large for a float become this.
         default: value of empty, missing, NaN and unreadable cells.
@@ -68,7 +82,7 @@ class NumberColumn:
         takes_gaps: whether the default was declared for empty cells, so that test records may have them.
     """
 
-    name: str
+    dtype: ClassVar[str] = "float64"
     low: float
     high: float
     default: float
@@ -85,14 +99,6 @@ class NumberColumn:
                 f"Column {self.name!r} needs finite numbers with low <= default <= high, "
                 f"got low={low}, default={default}, high={high}."
             )
-
-    @property
-    def header(self) -> str:
-        return self.name
-
-    @property
-    def dtype(self) -> str:
-        return "float64"
 
     def value(self, cell: str | None) -> float:
         """Return the number, clamped to the range; the default if the cell is no number."""
@@ -116,18 +122,17 @@ class NumberColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CategoryColumn:
+class CategoryColumn(NamedColumn):
     """A column of declared categories, read as their positions.
 
     Attributes:
-        name: the name in the header line.
         categories: all categories, in the order of their codes 0, 1, 2, ...
         default: category of missing and undeclared cells.
         decimal: decimal mark of categories that are numbers.
         takes_gaps: whether the default was declared for empty cells, so that test records may have them.
     """
 
-    name: str
+    dtype: ClassVar[str] = "int64"
     categories: tuple[str, ...]
     default: str
     takes_gaps: bool = False
@@ -138,14 +143,6 @@ class CategoryColumn:
             raise ArgumentError(f"Column {self.name!r} declares a category twice. Name each once.")
         if self.default not in self.categories:
             raise ArgumentError(f"The default of column {self.name!r} must be one of its declared categories.")
-
-    @property
-    def header(self) -> str:
-        return self.name
-
-    @property
-    def dtype(self) -> str:
-        return "int64"
 
     def value(self, cell: str | None) -> float:
         """Return the code of the category; that of the default for any other cell."""

@@ -17,9 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from privet import checks
+from privet.effects.radii import noise_walk_length
 from privet.errors import ArgumentError
 
 _CHANCE_LOSS = math.log(2)
@@ -83,13 +83,6 @@ class LossParts:
     @property
     def total(self) -> float:
         return self.vanishing + self.generalisation + self.privacy + self.adversarial
-
-
-class AttackNorm(Enum):
-    """The norm in which the radius of an attack is measured."""
-
-    EUCLIDEAN = "l2"
-    LARGEST = "l-infinity"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,22 +173,31 @@ class PatchSetting:
             privacy=floor if self.noise_std else 0.0,
         )
 
-    def adversarial_loss(self, cell: PatchCell, *, radius: float, norm: AttackNorm) -> LossParts:
-        """Return the test loss under attack (Theorem 3.7): it adds the radius times the dual norm of a filter's noise.
+    @property
+    def filter_noise_l2(self) -> float:
+        """Length of the noise in a filter, ``eta sigma_n sqrt(T d)``: the dual norm for attacks in l2."""
+        rate, std, steps = self.learning_rate, self.noise_std, self.num_steps
+        return noise_walk_length(learning_rate=rate, noise_std=std, num_steps=steps, num_parameters=self.dimension)
 
-        The dual norm is ``eta sigma_n sqrt(T d)`` for attacks in l2, and ``eta sigma_n d sqrt(2 T / pi)`` for attacks
-        in l-infinity.
+    @property
+    def filter_noise_l1(self) -> float:
+        """Absolute noise in a filter, ``eta sigma_n d sqrt(2 T / pi)``: the dual norm for attacks in l-infinity."""
+        return self.learning_rate * self.noise_std * self.dimension * math.sqrt(2 * self.num_steps / math.pi)
+
+    def adversarial_loss(self, cell: PatchCell, *, radius: float, filter_noise: float) -> LossParts:
+        """Return the test loss under attack (Theorem 3.7): it adds the radius times the noise of a filter.
+
+        Args:
+            cell: The class and group.
+            radius: The largest change of an input.
+            filter_noise: The noise in the dual norm: ``filter_noise_l2`` or ``filter_noise_l1``.
         """
         clean = self.upper_loss(cell)
-        step = self.learning_rate * self.noise_std
-        euclidean = step * math.sqrt(self.num_steps * self.dimension)
-        largest = step * self.dimension * math.sqrt(2 * self.num_steps / math.pi)
-        dual = euclidean if norm is AttackNorm.EUCLIDEAN else largest
         return LossParts(
             vanishing=clean.vanishing,
             generalisation=clean.generalisation,
             privacy=clean.privacy,
-            adversarial=checks.non_negative("radius", radius) * dual,
+            adversarial=checks.non_negative("radius", radius) * filter_noise,
         )
 
     def fine_tuning_loss(self, cell: PatchCell, *, angle: float, learned_margin: float) -> LossParts:

@@ -24,7 +24,7 @@ from privet.federated.messages import Answer, Broadcast, Outcome
 from privet.federated.party_sums import clip
 from privet.mechanism.clipping import FixedRun
 from privet.mechanism.events import compose
-from privet.mechanism.executed import ExecutedRound, executed_together
+from privet.mechanism.executed import ExecutedRound, ExecutedSteps, executed_together
 from privet.mechanism.sums import ClippedSum, PrivateSum
 from privet.training.checkpoint import as_bytes, contents, load_checkpoint, write_checkpoint
 from privet.training.folder import RunFolder
@@ -292,8 +292,7 @@ class Coordinator:
             clipped=clipped,
             noise=plan.noise,
             source=self._streams.noise,
-            clipping=FixedRun(rule=rule),
-            sampling=plan.sampling,
+            steps=ExecutedSteps(clipping=FixedRun(rule=rule), sampling=plan.sampling),
         )
         (release,) = self._releases
         private = release.add_noise_and_compare(summed).value

@@ -46,21 +46,29 @@ def overwritten(call: Call) -> Sequence[Verdict]:
 
 def loss(call: Call) -> Sequence[Verdict]:
     """A loss on elements that may be added up."""
+    _check_unreduced(call)
+    return elements(call)
+
+
+def _check_unreduced(call: Call) -> None:
     if call.arg("reduction") != _NO_REDUCTION:
         raise Mixes("the loss is averaged or summed over the batch: use reduction='none'")
-    return elements(call)
+
+
+def _axis_of_classes(call: Call) -> int:
+    """Return the axis of the scores that the classes are on; their weights must be public."""
+    weight = call.arg("weight")
+    if weight is not None and weight.verdict is not None:
+        raise NoRule("the weights of classes depend on the examples")
+    return 1 if call.arg("self").ndim > 1 else 0
 
 
 def class_loss(call: Call) -> Sequence[Verdict]:
     """A loss of scores [examples, classes, ...] and classes [examples, ...]."""
-    scores, target, weight = call.arg("self"), call.arg("target"), call.arg("weight")
-    if call.arg("reduction") != _NO_REDUCTION:
-        raise Mixes("the loss is averaged or summed over the batch: use reduction='none'")
-    if weight is not None and weight.verdict is not None:
-        raise NoRule("the weights of classes depend on the examples")
-    axis = 1 if scores.ndim > 1 else 0
+    _check_unreduced(call)
+    scores, axis = call.arg("self"), _axis_of_classes(call)
     found = []
-    for spec, place in private([scores, target]):
+    for spec, place in private([scores, call.arg("target")]):
         if spec is scores and not place.is_single:
             if place.axis == axis:
                 raise Mixes("the examples are taken for classes")
@@ -72,12 +80,9 @@ def class_loss(call: Call) -> Sequence[Verdict]:
 
 def class_loss_back(call: Call) -> Sequence[Verdict]:
     """The derivative of a loss of scores [examples, classes, ...] by its scores."""
-    scores, weight = call.arg("self"), call.arg("weight")
     if call.arg("reduction") != _NO_REDUCTION:
         raise NoRule("the loss is averaged or summed over the batch")
-    if weight is not None and weight.verdict is not None:
-        raise NoRule("the weights of classes depend on the examples")
-    axis = 1 if scores.ndim > 1 else 0
+    scores, axis = call.arg("self"), _axis_of_classes(call)
     found = []
     for spec, place in private([scores, call.arg("target"), call.arg("grad_output")]):
         if spec is scores and not place.is_single and place.axis == axis:

@@ -12,7 +12,7 @@ import numpy as np
 from privet import checks
 from privet.mechanism.epoch_sampling import EpochBatches
 from privet.mechanism.events import RandomAllocationDpEvent
-from privet.mechanism.sampling import checked_sizes, counted
+from privet.mechanism.sampling_defaults import checked_sizes, counted
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:

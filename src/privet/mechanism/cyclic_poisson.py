@@ -13,8 +13,7 @@ from dp_accounting import PoissonSampledDpEvent
 from privet import checks
 from privet.errors import ArgumentError
 from privet.mechanism.epoch_sampling import partition_generator
-from privet.mechanism.sampling import SamplingDefaults, check_numbers, checked_sizes, counted, planned_steps
-from privet.vocabulary import Adjacency
+from privet.mechanism.sampling_defaults import RandomRecords, check_numbers, checked_sizes, counted, planned_steps
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CyclicPoisson(SamplingDefaults):
+class CyclicPoisson(RandomRecords):
     """Records are dealt to groups once; step ``t`` draws from group ``t mod groups``, each record by its own coin.
 
     A cycle, one step of each group, is a round: a record is in at most one batch of it, with probability ``rate``. Two
@@ -92,16 +91,10 @@ class CyclicPoisson(SamplingDefaults):
         return self.groups
 
     @property
-    def steps_per_epoch(self) -> int:
-        return max(1, round(1 / self.inclusion))
-
-    @property
     def inclusion(self) -> float:
         return self.rate / self.groups
 
-    @property
-    def separation(self) -> int:
-        return self.groups
+    separation = steps_per_round
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -113,9 +106,6 @@ class CyclicPoisson(SamplingDefaults):
     def described(self, num_steps: int) -> str:
         steps = counted(num_steps, "step")
         return f"Poisson from {self.groups:,} groups in turn: {steps}, each record of a group with {self.rate:.4g}"
-
-    def refusal(self, adjacency: Adjacency) -> str | None:
-        return None
 
     def round_batches(self, num_examples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """Yield one batch of each group.

@@ -10,7 +10,7 @@ import numpy as np
 
 from privet import checks
 from privet.errors import ArgumentError
-from privet.mechanism.sampling import SamplingDefaults, check_numbers, counted
+from privet.mechanism.sampling_defaults import SamplingDefaults, check_numbers, counted
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ class ExecutedRound(_Made):
 
     event: DpEvent
     how = (
-        "An ExecutedRound cannot be built from an event. Use executed_step, executed_clipping, executed_gaussian, "
+        "An ExecutedRound cannot be built from an event. Use ExecutedSteps.of, executed_clipping, executed_gaussian, "
         "executed_together or ExecutedRound.read."
     )
 
@@ -67,7 +67,7 @@ def no_evidence(found: object) -> ArgumentError:
     """Return the error for an object that is no executed round."""
     return ArgumentError(
         f"A ledger compares what was done, and got a {type(found).__name__}. What was planned is no evidence: take "
-        "what executed_step or executed_gaussian return, which is made of the noise that was drawn."
+        "what ExecutedSteps.of or executed_gaussian return, which is made of the noise that was drawn."
     )
 
 
@@ -123,13 +123,6 @@ class ExecutedSteps:
         if self._executed is None or event is not self._event:
             self._event, self._executed = event, ExecutedRound(_MAKER, amplified(self.sampling, event))
         return self._executed
-
-
-def executed_step(
-    private: PrivateSum, *, clipping: ClippingRun, sampling: Sampling, source: NormalSource
-) -> ExecutedRound:
-    """Return the event of one noisy sum; see :meth:`ExecutedSteps.of`."""
-    return ExecutedSteps(clipping=clipping, sampling=sampling).of(private, source)
 
 
 def executed_clipping(clipped: ClippedSum, *, owed: float, sampling: Sampling) -> ExecutedRound:

@@ -83,6 +83,16 @@ class ConstantMask:
         return None
 
 
+class PublicSeed:
+    """A mask that a field of its plan, its seed, determines."""
+
+    seed: int
+
+    @property
+    def public_seed(self) -> int:
+        return self.seed
+
+
 class ReleaseIndependentRun:
     """A run of a mask that does not depend on released sums."""
 
@@ -193,7 +203,7 @@ class RandomMaskRun(ReleaseIndependentRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedRandomMask(RedrawnMask):
+class SharedRandomMask(PublicSeed, RedrawnMask):
     """Mask a random share of the coordinates, determined by ``seed`` and the step number.
 
     Parties with the same plan agree on the kept coordinates without communication, so a message contains the values and
@@ -215,10 +225,6 @@ class SharedRandomMask(RedrawnMask):
 
     is_public: ClassVar[bool] = True
 
-    @property
-    def public_seed(self) -> int:
-        return self.seed
-
     def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> SharedRandomMaskRun:
         periods = self.periods(num_steps, steps_per_epoch)
         return SharedRandomMaskRun(units=self.granularity.units(layout), periods=periods, seed=self.seed)
@@ -237,7 +243,7 @@ class SharedRandomMaskRun(RandomMaskRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrozenMask(ConstantMask):
+class FrozenMask(PublicSeed, ConstantMask):
     """Mask a random share of the coordinates for the whole run: they keep their initial values.
 
     Attributes:
@@ -254,10 +260,6 @@ class FrozenMask(ConstantMask):
         object.__setattr__(self, "rate", checks.probability("rate", self.rate, allow_zero=True))
         checks.fields(self, checks.natural, "seed")
         _check_piece("granularity", self.granularity, Granularity)
-
-    @property
-    def public_seed(self) -> int:
-        return self.seed
 
     @property
     def final_rate(self) -> float:

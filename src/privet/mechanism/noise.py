@@ -206,13 +206,7 @@ class MultipliedNoise(ABC):
     def is_spherical(self) -> bool:
         return False
 
-    @property
-    def is_recordable(self) -> bool:
-        return False
-
-    @property
-    def is_by_coordinate(self) -> bool:
-        return False
+    is_recordable = is_by_coordinate = is_spherical  # a piece states itself what holds for it
 
     @property
     def is_independent(self) -> bool:
@@ -277,15 +271,9 @@ class Gaussian(GaussianNoise):
 
     @property
     def is_spherical(self) -> bool:
-        return type(self).add is Gaussian.add  # a subclass that overrides add must state this itself
+        return type(self).add is Gaussian.add  # a subclass that overrides add must state all three itself
 
-    @property
-    def is_recordable(self) -> bool:
-        return self.is_spherical
-
-    @property
-    def is_by_coordinate(self) -> bool:
-        return self.is_spherical
+    is_recordable = is_by_coordinate = is_spherical
 
     def mean_noise(self, layout: Layout, sensitivity: Sensitivity) -> Array:
         return np.full(layout.num_coordinates, HALF_NORMAL * self.multiplier * sensitivity.total)

@@ -23,7 +23,8 @@ from privet import checks
 from privet.errors import PlanError
 from privet.mechanism.events import SampledRecordsDpEvent, flatten, fuse_gaussians
 from privet.mechanism.owners import Contribution, Owners, PersonPool, Pool, RecordPool
-from privet.mechanism.sampling import NoFixedBatches, Sampling, counted
+from privet.mechanism.sampling import Sampling
+from privet.mechanism.sampling_defaults import NoFixedBatches, counted
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
@@ -169,15 +170,11 @@ class BoundedPersons(_OfPersons):
     max_records: int
 
     records_per_item: ClassVar[int] = 1
+    separation: ClassVar[int] = 1  # the items of a person are in batches that follow each other
 
     @property
     def items_per_person(self) -> int:
         return self.max_records
-
-    # the items of a person are in batches that follow each other
-    @property
-    def separation(self) -> int:
-        return 1
 
     def around(self, sampling: Sampling) -> Sampling:
         return replace(self, sampling=sampling)

@@ -15,7 +15,7 @@ from scipy.special import betainc
 from privet import checks
 from privet.errors import AccountingError, ArgumentError, DataError
 from privet.mechanism.events import TotalVariationDpEvent, flatten, fuse_gaussians
-from privet.mechanism.sampling import DeclaredBatches, check_numbers, checked_sizes, counted
+from privet.mechanism.sampling_defaults import DeclaredBatches, check_numbers, checked_sizes, counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ from privet.accounting.guarantee import trade_off
 from privet.attacks.membership_verdict import MembershipReport
 from privet.effects.reliability import CalibrationReport
 from privet.mechanism.events import DpEvent
-from privet.reports.plots import BLUE, GREEN, INK, ORANGE, PALE, Plot, plain_powers
+from privet.reports.plots import BLUE, GREEN, INK, ORANGE, PALE, Plot, column_plot, plain_powers
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
@@ -47,14 +47,10 @@ def reliability_plot(report: CalibrationReport) -> Plot:
         axes.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
         axes.legend(loc="upper left", fontsize=8)
 
-    return Plot(
-        name="reliability",
-        title="Reliability of the model's confidence",
-        note="Of predictions with confidence 0.8, eight in ten should be correct: bars should end on the line.",
-        draw=draw,
-        columns=("low", "high", "num_examples", "confidence", "accuracy"),
-        rows=tuple((e.low, e.high, float(e.num_examples), e.confidence, e.accuracy) for e in report.reliability.bins),
-    )
+    note = "Of predictions with confidence 0.8, eight in ten should be correct: bars should end on the line."
+    columns = ("low", "high", "num_examples", "confidence", "accuracy")
+    numbers = {name: [getattr(entry, name) for entry in report.reliability.bins] for name in columns}
+    return column_plot("reliability", "Reliability of the model's confidence", note, draw, numbers)
 
 
 def roc_plot(reports: Sequence[MembershipReport], event: DpEvent, adjacency: Adjacency) -> Plot:

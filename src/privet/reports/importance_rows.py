@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from privet.effects.importance import ImportanceReport
-from privet.reports.private_figure_rows import Evaluation
+
+if TYPE_CHECKING:
+    from privet.runs.evaluated import PrivateEvaluation
 
 IMPORTANCE_HEADER = ("without the column", "worse by", "95 % interval", "")
 _MOST_ROWS = 30
@@ -51,7 +54,7 @@ class ImportancePart:
     num_left_out: int
 
 
-def private_parts(found: Evaluation) -> tuple[ImportancePart, ...]:
+def private_parts(found: PrivateEvaluation) -> tuple[ImportancePart, ...]:
     """Return the importance of columns in a private evaluation; nothing where it was not measured."""
     figures = found.figures.importance
     if not figures:
@@ -69,7 +72,7 @@ def public_parts(found: ImportanceReport) -> tuple[ImportancePart, ...]:
     return tuple(parts)
 
 
-def private_note(found: Evaluation) -> str:
+def private_note(found: PrivateEvaluation) -> str:
     """Say how the importance of a private evaluation was measured."""
     return (
         "In the place of a column stood its declared values in turn, or values spread evenly over its range, so that "

@@ -10,7 +10,7 @@ import base64
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -105,6 +105,14 @@ class Plot:
         return "data:text/csv;base64," + base64.b64encode(("\r\n".join(lines) + "\r\n").encode()).decode()
 
 
+def column_plot(
+    name: str, title: str, note: str, draw: Callable[[Axes], None], numbers: Mapping[str, Sequence[float | None]]
+) -> Plot:
+    """Return a plot whose numbers are named columns of one length."""
+    rows = tuple(zip(*numbers.values(), strict=True))
+    return Plot(name=name, title=title, note=note, draw=draw, columns=tuple(numbers), rows=rows)
+
+
 def profile_plot(event: DpEvent, adjacency: Adjacency, *, epsilon: float, delta: float) -> Plot:
     """Plot every (epsilon, delta) pair that holds, with the reported one marked."""
     top = max(epsilon * 2, 0.5)
@@ -120,14 +128,9 @@ def profile_plot(event: DpEvent, adjacency: Adjacency, *, epsilon: float, delta:
         axes.set(xlabel="epsilon", ylabel="delta", xlim=(0, top), ylim=(delta * 1e-4, 1.5))
         plain_powers(axes.yaxis)
 
-    return Plot(
-        name="privacy-profile",
-        title="Privacy profile",
-        note="Every point on the line is a guarantee that holds; the dot is the one reported.",
-        draw=draw,
-        columns=("epsilon", "delta"),
-        rows=tuple(zip(epsilons.tolist(), deltas.tolist(), strict=True)),
-    )
+    note = "Every point on the line is a guarantee that holds; the dot is the one reported."
+    numbers = {"epsilon": epsilons.tolist(), "delta": deltas.tolist()}
+    return column_plot("privacy-profile", "Privacy profile", note, draw, numbers)
 
 
 def spending_plot(

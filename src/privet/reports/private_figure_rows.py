@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from privet.effects.noisy_counts.figures import Figure, Figures, Released, rounded
+from privet.effects.noisy_counts.figures import Figure, rounded
+
+if TYPE_CHECKING:
+    from privet.runs.evaluated import PrivateEvaluation
 
 GROUP_HEADER = ("column", "group", "value", "95 % interval", "about n")
 CLASS_HEADER = ("class", "recall", "95 % interval", "precision", "95 % interval")
@@ -12,19 +15,6 @@ RELIABILITY_HEADER = ("probability said", "about n", "came true", "95 % interval
 HEADLINE_HEADER = ("measure", "model", "95 % interval", "always the same answer")
 _LEAST_R2 = -10.0  # below it, by how much says nothing
 _SHARES = ("accuracy", "recall", "precision", "came true")
-
-
-class Evaluation(Protocol):
-    """What rows need of a private evaluation."""
-
-    @property
-    def released(self) -> Released: ...
-    @property
-    def figures(self) -> Figures: ...
-    @property
-    def epsilon(self) -> float: ...
-    @property
-    def unit(self) -> str: ...
 
 
 def shown(figure: Figure, value: float) -> str:
@@ -39,7 +29,7 @@ def interval(figure: Figure) -> str:
     return f"{shown(figure, figure.low)} to {shown(figure, figure.high)}"
 
 
-def headline_rows(found: Evaluation) -> list[list[str]]:
+def headline_rows(found: PrivateEvaluation) -> list[list[str]]:
     """Return the figures of the whole model beside those of one that always says the same."""
     constant = {figure.name: figure for figure in found.figures.constant}
     rows = []
@@ -51,7 +41,7 @@ def headline_rows(found: Evaluation) -> list[list[str]]:
     return rows
 
 
-def confusion_rows(found: Evaluation) -> tuple[list[str], list[list[str]]]:
+def confusion_rows(found: PrivateEvaluation) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of the confusion matrix, as rounded noisy counts."""
     names = found.released.terms.class_names
     header = ["true class", *(f"decided {name}" for name in names)]
@@ -62,7 +52,7 @@ def confusion_rows(found: Evaluation) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
-def class_rows(found: Evaluation) -> list[list[str]]:
+def class_rows(found: PrivateEvaluation) -> list[list[str]]:
     """Return recall and precision of every class."""
     return [
         [name, shown(recall, recall.value), interval(recall), shown(precision, precision.value), interval(precision)]
@@ -70,7 +60,7 @@ def class_rows(found: Evaluation) -> list[list[str]]:
     ]
 
 
-def group_rows(found: Evaluation) -> list[list[str]]:
+def group_rows(found: PrivateEvaluation) -> list[list[str]]:
     """Return the figures of every group."""
     return [
         [each.column, each.group, shown(each.figure, each.figure.value), interval(each.figure), _about(each.num_units)]
@@ -78,7 +68,7 @@ def group_rows(found: Evaluation) -> list[list[str]]:
     ]
 
 
-def reliability_rows(found: Evaluation) -> list[list[str]]:
+def reliability_rows(found: PrivateEvaluation) -> list[list[str]]:
     """Return the bins of probabilities with what came true; a bin fits if its interval meets its range."""
     rows = []
     for each in found.figures.reliability:
@@ -90,7 +80,7 @@ def reliability_rows(found: Evaluation) -> list[list[str]]:
     return rows
 
 
-def note(found: Evaluation) -> str:
+def note(found: PrivateEvaluation) -> str:
     """Say what the figures are."""
     terms, unit = found.released.terms, found.unit
     per_person = ""
@@ -105,7 +95,7 @@ def note(found: Evaluation) -> str:
     )
 
 
-def _heated(found: Evaluation) -> str:
+def _heated(found: PrivateEvaluation) -> str:
     now = found.released.temperature * found.figures.temperature
     return (
         ""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from privet import __version__
 from privet.accounting.guarantee import rounded_up
 from privet.reports.page import load_template
-from privet.reports.plots import BLUE, ORANGE, Plot
+from privet.reports.plots import BLUE, ORANGE, Plot, column_plot
 from privet.reports.statement import percent
 from privet.runs.run_files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from privet.runs.sweep import Sweep, SweepPoint
 
 PAGE_NAME = "sweep.html"
 HEADER = ("epsilon", "figure", "95 % interval", "members found, at most")
@@ -31,37 +33,7 @@ OTHERS = (
 )
 
 
-class Point(Protocol):
-    """What the page needs of a point."""
-
-    @property
-    def epsilon(self) -> float: ...
-    @property
-    def found(self) -> float: ...
-    @property
-    def measure(self) -> str: ...
-    @property
-    def value(self) -> float: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-
-
-class Swept(Protocol):
-    """What the page needs of a sweep."""
-
-    @property
-    def title(self) -> str: ...
-    @property
-    def measured_on(self) -> str: ...
-    @property
-    def points(self) -> Sequence[Point]: ...
-    @property
-    def total(self) -> float | None: ...
-
-
-def sweep_rows(points: Sequence[Point]) -> list[list[str]]:
+def sweep_rows(points: Sequence[SweepPoint]) -> list[list[str]]:
     """Return (epsilon, figure, interval, share of members found) for every point."""
     return [
         [
@@ -74,7 +46,7 @@ def sweep_rows(points: Sequence[Point]) -> list[list[str]]:
     ]
 
 
-def write_sweep(found: Swept, folder: str | Path) -> Path:
+def write_sweep(found: Sweep, folder: str | Path) -> Path:
     """Write the page of a sweep into its folder, and return its path."""
     path = Path(folder) / PAGE_NAME
     values = {
@@ -93,49 +65,39 @@ def write_sweep(found: Swept, folder: str | Path) -> Path:
     return path
 
 
-def _text(point: Point, value: float) -> str:
+def _text(point: SweepPoint, value: float) -> str:
     return f"{100 * value:.1f} %" if point.measure == "accuracy" else f"{value:.3g}"
 
 
-def _figure_plot(points: Sequence[Point]) -> Plot:
-    epsilons = [point.epsilon for point in points]
+def _figure_plot(points: Sequence[SweepPoint]) -> Plot:
+    epsilons, values = [point.epsilon for point in points], [point.value for point in points]
+    lows, highs = [point.low for point in points], [point.high for point in points]
 
     def draw(axes: Axes) -> None:
-        below = [point.value - point.low for point in points]
-        above = [point.high - point.value for point in points]
-        values = [point.value for point in points]
-        axes.errorbar(epsilons, values, yerr=np.array([below, above]), color=BLUE, marker="o", capsize=3)
+        bars = np.array([np.subtract(values, lows), np.subtract(highs, values)])
+        axes.errorbar(epsilons, values, yerr=bars, color=BLUE, marker="o", capsize=3)
         _epsilon_axis(axes, epsilons)
         axes.set(ylabel=points[0].measure)
 
-    return Plot(
-        name="figure-by-epsilon",
-        title=f"{points[0].measure.capitalize()} by epsilon",
-        note="Bars: 95 % intervals of one run each, not the variation between runs.",
-        draw=draw,
-        columns=("epsilon", "value", "low", "high"),
-        rows=tuple((point.epsilon, point.value, point.low, point.high) for point in points),
-    )
+    title = f"{points[0].measure.capitalize()} by epsilon"
+    note = "Bars: 95 % intervals of one run each, not the variation between runs."
+    numbers = {"epsilon": epsilons, "value": values, "low": lows, "high": highs}
+    return column_plot("figure-by-epsilon", title, note, draw, numbers)
 
 
-def _risk_plot(points: Sequence[Point]) -> Plot:
-    epsilons = [point.epsilon for point in points]
+def _risk_plot(points: Sequence[SweepPoint]) -> Plot:
+    epsilons, found = [point.epsilon for point in points], [point.found for point in points]
 
     def draw(axes: Axes) -> None:
-        axes.plot(epsilons, [100 * point.found for point in points], color=ORANGE, marker="o", label="limit")
+        axes.plot(epsilons, [100 * share for share in found], color=ORANGE, marker="o", label="limit")
         axes.axhline(1.0, color="#7f7f7f", linestyle=":", label="guessing")
         _epsilon_axis(axes, epsilons)
         axes.set(ylabel="members found, at most, %", ylim=(0, None))
         axes.legend(fontsize=8)
 
-    return Plot(
-        name="risk-by-epsilon",
-        title="What the best attacker finds",
-        note="At 1 % false accusations, for every attacker and every method.",
-        draw=draw,
-        columns=("epsilon", "members_found_at_most"),
-        rows=tuple((point.epsilon, point.found) for point in points),
-    )
+    note = "At 1 % false accusations, for every attacker and every method."
+    numbers = {"epsilon": epsilons, "members_found_at_most": found}
+    return column_plot("risk-by-epsilon", "What the best attacker finds", note, draw, numbers)
 
 
 def _epsilon_axis(axes: Axes, epsilons: Sequence[float]) -> None:

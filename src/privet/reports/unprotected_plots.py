@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privet.reports.content import NUM_NORM_QUANTILES, UnprotectedRow
-from privet.reports.plots import BLUE, GREEN, INK, ORANGE, Plot, plain_powers
+from privet.reports.content import UnprotectedRow
+from privet.reports.plots import BLUE, GREEN, INK, ORANGE, Plot, column_plot, plain_powers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,14 +38,9 @@ def unprotected_plots(rows: Sequence[UnprotectedRow]) -> list[Plot]:
 def _quantile_plot(
     name: str, title: str, note: str, draw: Callable[[Axes], None], rows: Sequence[UnprotectedRow]
 ) -> Plot:
-    return Plot(
-        name=name,
-        title=title,
-        note=f"{_EXACT} {note}",
-        draw=draw,
-        columns=("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES))),
-        rows=tuple((float(row.step), *(row.norm_quantiles or ())) for row in rows),
-    )
+    tenths = zip(*(row.norm_quantiles or () for row in rows), strict=True)
+    values = {f"quantile_{10 * tenth}": quantiles for tenth, quantiles in enumerate(tenths)}
+    return column_plot(name, title, f"{_EXACT} {note}", draw, {"step": [row.step for row in rows], **values})
 
 
 def _norm_plot(rows: Sequence[UnprotectedRow]) -> Plot:
@@ -100,14 +95,9 @@ def _ratio_plot(steps: Sequence[int], ratios: Sequence[float | None]) -> Plot:
         axes.set(xlabel="step", ylabel="noise-to-signal ratio")
         plain_powers(axes.yaxis)
 
-    return Plot(
-        name="noise-to-signal",
-        title="Noise-to-signal ratio",
-        note="Expected norm of the noise over that of the clipped sum. Above the dotted line a step is mostly noise.",
-        draw=draw,
-        columns=("step", "noise_to_signal"),
-        rows=tuple((float(step), value) for step, value in zip(steps, ratios, strict=True)),
-    )
+    note = "Expected norm of the noise over that of the clipped sum. Above the dotted line a step is mostly noise."
+    numbers = {"step": steps, "noise_to_signal": ratios}
+    return column_plot("noise-to-signal", "Noise-to-signal ratio", note, draw, numbers)
 
 
 def _by_step(
@@ -117,14 +107,7 @@ def _by_step(
         axes.plot(steps, [np.nan if value is None else value for value in values], color=colour, linewidth=1.2)
         axes.set(xlabel="step", ylabel=label, ylim=(0, None))
 
-    return Plot(
-        name=name,
-        title=title,
-        note=_EXACT,
-        draw=draw,
-        columns=("step", label.replace(" ", "_")),
-        rows=tuple((float(step), value) for step, value in zip(steps, values, strict=True)),
-    )
+    return column_plot(name, title, _EXACT, draw, {"step": steps, label.replace(" ", "_"): values})
 
 
 def _thinned(rows: Sequence[UnprotectedRow]) -> list[UnprotectedRow]:

@@ -18,7 +18,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError, DataError, LoopError
 from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import Clipping, Threshold
@@ -28,6 +27,7 @@ from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
 from privet.training.estimator_data import Inputs, Rows, is_dataset, rows_of
+from privet.training.fitted import Fitted
 from privet.training.fitting import Losses, MakeOptimizer, fit_privately, sgd
 from privet.training.performance import Performance, chosen_performance
 from privet.training.schedules import Schedule
@@ -57,7 +57,7 @@ _APART = "other fits of this estimator and its clones used other or public recor
 
 
 @dataclass
-class PrivateEstimator:
+class PrivateEstimator(Fitted):
     """The constants of the plan and how the model is run.
 
     Args:
@@ -106,8 +106,6 @@ class PrivateEstimator:
     seed: int | None = None
     physical_batch_size: InitVar[int | None] = None
     engine: InitVar[Engine | None] = None
-    # Not set by the constructor: scikit-learn wants estimators to have nothing but their parameters at first.
-    _guarantee: Guarantee | None = field(default=None, init=False, repr=False)
     _was_broken_off: bool = field(default=False, init=False, repr=False)
     _is_clone: bool = field(default=False, init=False, repr=False)
     _input_type: torch.dtype | None = field(default=None, init=False, repr=False)
@@ -138,13 +136,6 @@ class PrivateEstimator:
             adjacency=self.adjacency,
             unit=self.unit,
         )
-
-    @property
-    def guarantee_(self) -> Guarantee:
-        """The guarantee of the trained model, from the ledger."""
-        self._check_trained()
-        assert self._guarantee is not None
-        return self._guarantee
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments of the constructor, as scikit-learn asks for them."""
@@ -194,15 +185,15 @@ class PrivateEstimator:
             non_deterministic=self.seed is None,
         )
 
-    def _check_trained(self) -> None:
-        if self._guarantee is None:
-            name = type(self).__name__
-            raise _not_fitted()(
-                f"The training of this {name} was broken off. Call fit(...) again if it has a folder=, which knows "
-                "what was spent; otherwise make a new one with a fresh model."
-                if self._was_broken_off
-                else f"This {name} has not been trained. Call fit(...) first."
+    def _not_fitted(self) -> Exception:
+        if self._was_broken_off:
+            words = (
+                f"The training of this {type(self).__name__} was broken off. Call fit(...) again if it has a folder=, "
+                "which knows what was spent; otherwise make a new one with a fresh model."
             )
+        else:
+            words = str(super()._not_fitted())
+        return _not_fitted_error()(words)
 
     def _check_may_fit(self) -> None:
         """Refuse a fit that the guarantee of this estimator would not cover.
@@ -303,7 +294,7 @@ class PrivateEstimator:
     @torch.no_grad()
     def _outputs(self, inputs: Inputs) -> Tensor:
         """Run the trained model in evaluation mode, some inputs at a time."""
-        self._check_trained()
+        _ = self.guarantee_  # refuses a model that is not trained
         rows = self._rows_to_predict(inputs)
         first = next(self.model_.parameters())
         given = rows.values.dtype if isinstance(rows.values, Tensor) else first.dtype
@@ -346,7 +337,7 @@ def _class_of_both(not_fitted: type[Exception]) -> type[Exception]:
     return type("NotFitted", (LoopError, not_fitted), {"__doc__": "The estimator has not been trained."})
 
 
-def _not_fitted() -> type[Exception]:
+def _not_fitted_error() -> type[Exception]:
     """Return the error of an untrained estimator, which scikit-learn knows as its own where it is loaded."""
     exceptions = sys.modules.get("sklearn.exceptions")
     return LoopError if exceptions is None else _class_of_both(exceptions.NotFittedError)

@@ -16,7 +16,7 @@ from privet.isolation.parts import with_tensors
 from privet.mechanism.owners import Contribution, Owners, Pool, unpadded
 from privet.mechanism.sampling import Sampling
 from privet.training.batching import MapDataset, check_dataset
-from privet.training.reading import Indices, Reader
+from privet.training.reading import Indices, ReadThrough
 from privet.vocabulary import OneItem, Unit
 
 LossFunction = Callable[..., Tensor]
@@ -134,18 +134,12 @@ def _field(item: Any, field: Any) -> object:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Together:
+class Together(ReadThrough):
     """Reads the records of persons side by side: every part of a batch has the axes ``[person, record, ...]``.
 
     A batch is a pair: the collated records, and their weights, which sum to 1 over each person's records. Rows that
     fill up a shorter person are that person's own and have weight zero.
     """
-
-    inner: Reader
-
-    @property
-    def is_in_memory(self) -> bool:
-        return self.inner.is_in_memory
 
     def read(self, indices: Indices) -> Any:
         places, counts = unpadded(indices)

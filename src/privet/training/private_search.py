@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from privet.accounting.calibration import calibrate_noise
-from privet.accounting.guarantee import Guarantee, guarantee
+from privet.accounting.guarantee import Guarantee
 from privet.accounting.private_selection import RandomSearch
 from privet.errors import ArgumentError, LoopError
 from privet.mechanism.events import matches
@@ -19,12 +19,13 @@ from privet.plan import Plan
 from privet.training.classifier import PrivateClassifier, PrivateRegressor
 from privet.training.estimator import Repeats
 from privet.training.estimator_data import Array, Inputs, Targets
+from privet.training.fitted import Fitted
 
 Estimator = PrivateClassifier | PrivateRegressor
 
 
 @dataclass
-class PrivateSearch:
+class PrivateSearch(Fitted):
     """Tries settings of an estimator on private records and releases the best model, at an accounted cost.
 
     A secret number of runs is drawn; each run draws one of the candidates and trains it on all records; the one with
@@ -50,7 +51,6 @@ class PrivateSearch:
     _: KW_ONLY
     mean_runs: float
     score: Callable[[Any], float]
-    _guarantee: Guarantee | None = field(default=None, init=False, repr=False)
     _has_begun: bool = field(default=False, init=False, repr=False)
 
     def plan(self) -> Plan:
@@ -126,26 +126,11 @@ class PrivateSearch:
         return self.estimator.__sklearn_clone__().set_params(**settings, repeats=Repeats.APART)
 
     def _accounted(self, plan: Plan, of_run: Guarantee) -> Guarantee:
-        found = guarantee(
-            self._search.event(plan.event),
-            delta=plan.delta,
-            adjacency=plan.adjacency,
-            unit=plan.unit,
-            assumptions=(
-                *plan.assumptions,
-                *self._search.assumptions,
-                "the scores of runs were computed without private records",
-            ),
-            not_private_because=of_run.not_private_because,
-        )
+        words = (*self._search.assumptions, "the scores of runs were computed without private records")
+        of_process = tuple(reason for reason in of_run.not_private_because if reason not in plan.not_private_because)
+        event = self._search.event(plan.event)
+        found = plan.account_event(event, assumptions=words, not_private_because=of_process)
         return replace(found, tried=of_run.tried)
-
-    @property
-    def guarantee_(self) -> Guarantee:
-        """The guarantee of the whole search."""
-        if self._guarantee is None:
-            raise LoopError("This search has not run. Call fit(...) first.")
-        return self._guarantee
 
     def predict(self, inputs: Inputs) -> Array:
         """Return the predictions of the best model."""

@@ -116,15 +116,21 @@ class Taken:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Chosen:
-    """Some examples of a data set, as a ``Subset`` has them."""
+class ReadThrough:
+    """A reader that takes its examples from another one."""
 
     inner: Reader
-    places: Indices
 
     @property
     def is_in_memory(self) -> bool:
         return self.inner.is_in_memory
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chosen(ReadThrough):
+    """Some examples of a data set, as a ``Subset`` has them."""
+
+    places: Indices
 
     def read(self, indices: Indices) -> Any:
         return self.inner.read(self.places[indices])

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from privet.accounting.ledger import VoidReason
 from privet.errors import LoopError
-from privet.mechanism.clipping import ClippingRun
-from privet.mechanism.executed import ExecutedRound, add_noise, add_symmetric_noise, executed_gaussian, executed_step
+from privet.mechanism.executed import ExecutedRound, ExecutedSteps, add_noise, add_symmetric_noise, executed_gaussian
 from privet.mechanism.noise import Noise
-from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 
 if TYPE_CHECKING:
@@ -177,27 +175,33 @@ class ChargedRelease(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GradientSum:
+class WaitingSum:
     """A clipped sum of gradients that waits for its noise. Secret.
 
     Attributes:
         clipped: The sum, with the bound that was kept.
-        noise: The noise piece of its plan.
-        source: Where the noise comes from.
-        clipping: Releases the values that its next rule needs.
-        sampling: How the examples were drawn.
+        steps: Returns the event of the noise and the bound that were used.
     """
 
     clipped: ClippedSum
+    steps: ExecutedSteps
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GradientSum(WaitingSum):
+    """The sum of a round whose noise is added without an update.
+
+    Attributes:
+        noise: The noise piece of its plan.
+        source: Where the noise comes from.
+    """
+
     noise: Noise
     source: NormalSource
-    clipping: ClippingRun
-    sampling: Sampling
 
     def add_noise(self) -> Noisy[PrivateSum]:
         private = self.noise.add(self.clipped, self.source)
-        done = executed_step(private, clipping=self.clipping, sampling=self.sampling, source=self.source)
-        return Noisy(value=private, executed=done)
+        return Noisy(value=private, executed=self.steps.of(private, self.source))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

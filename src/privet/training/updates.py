@@ -19,13 +19,12 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from privet.errors import LoopError
-from privet.mechanism.executed import ExecutedSteps
 from privet.mechanism.layout import Share
 from privet.mechanism.noise import NoiseRun
 from privet.mechanism.sums import ClippedSum, NormalSource, PartViews, PrivateSum
 from privet.training.optimizers import NoiseAware, tell_noise
 from privet.training.randomness import NoiseSource, SharedNoise
-from privet.training.release import Noisy
+from privet.training.release import Noisy, WaitingSum
 
 _log = logging.getLogger("privet")
 
@@ -163,20 +162,16 @@ class Updates:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StepSum:
+class StepSum(WaitingSum):
     """The clipped sum of one training step. Secret.
 
     Attributes:
-        clipped: The sum, with the bound that was kept.
         updates: Adds the noise, or finds the recording that will.
         noise: The noise of the plan at work.
-        steps: Returns the event of the noise and the bound that were used.
     """
 
-    clipped: ClippedSum
     updates: Updates
     noise: NoiseRun
-    steps: ExecutedSteps
 
     def add_noise(self) -> Noisy[Update]:
         update = self.updates.add_noise(self.noise, self.clipped)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from privet.datasets.two_patch import TwoPatch
-from privet.effects.feature_to_noise import AttackNorm, LossParts, PatchCell, PatchSetting
+from privet.effects.feature_to_noise import LossParts, PatchCell, PatchSetting
 from privet_research.studies.laboratory import LabSettings, random_tasks, theory_of, train_and_measure
 from privet_research.studies.markdown import markdown
 from privet_research.studies.patch_training import PatchTraining, initial_filters, patch_logits, train_patches
@@ -143,7 +143,8 @@ def _noise_in_filters(*, seed: int, device: torch.device) -> dict[str, float]:
         extra[steps] = _added_by_attack(filters, test.inputs[None].to(device), test.labels[None].to(device))
         theory = replace(theory_of(task, noise_std, lab), num_steps=steps)
         cell = PatchCell(feature_size=task.feature_sizes[0], share=task.shares[0])
-        bounds[steps] = theory.adversarial_loss(cell, radius=_RADIUS, norm=AttackNorm.LARGEST).adversarial
+        attacked = theory.adversarial_loss(cell, radius=_RADIUS, filter_noise=theory.filter_noise_l1)
+        bounds[steps] = attacked.adversarial
         length = training.learning_rate * noise_std * math.sqrt(steps * filters[0].numel())
         ratio = float(filters.norm()) / length
     return {

@@ -48,15 +48,15 @@ def _is_wanted(node: Any) -> bool:
 
 def _weight_gradients(
     ctx: Any, place: int, gate_grads: Tensor, before: Tensor, *, with_bias: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return the summed gradients of a weight and its bias where autograd was asked for them."""
-    found: list[Tensor | None] = [None, None]
+) -> list[Tensor | None]:
+    """Return the summed gradients of a weight and of its bias, if it has one, where autograd was asked for them."""
+    found: list[Tensor | None] = [None, None] if with_bias else [None]
     flat = gate_grads.flatten(0, 1)
-    for offset in range(2 if with_bias else 1):
+    for offset in range(len(found)):
         node = ctx.next_functions[place + offset][0] if ctx.needs_input_grad[place + offset] else None
         if node is not None and _is_wanted(node):
             found[offset] = flat.sum(0) if offset else flat.mT @ before.flatten(0, 1)
-    return found[0], found[1]
+    return found
 
 
 def _tanh_into(like: Tensor) -> Callable[[Tensor, Tensor], Any]:
@@ -162,8 +162,7 @@ class LstmLoop(Function):
                 grads[step, size:] = 0
                 now.copy_(back(flat[step]))
                 state += arriving[step]
-        by_weight, _ = _weight_gradients(ctx, 3, grads, states[:-1], with_bias=False)
-        return grads, state, cell, by_weight, None
+        return grads, state, cell, *_weight_gradients(ctx, 3, grads, states[:-1], with_bias=False), None
 
 
 class GruLoop(Function):
@@ -223,8 +222,7 @@ class GruLoop(Function):
             part[:, 2 * width :].mul_(reset[step, :size])
             now.copy_(back(part, now.mul_(update[step, :size])))
             state += state_grads[step]
-        by_weight, by_bias = _weight_gradients(ctx, 2, inner, states[:-1], with_bias=True)
-        return grads, state, by_weight, by_bias, None
+        return grads, state, *_weight_gradients(ctx, 2, inner, states[:-1], with_bias=True), None
 
 
 class RnnLoop(Function):
@@ -263,5 +261,4 @@ class RnnLoop(Function):
             grads[step, size:] = 0
             now.copy_(back(grads[step, :size]))
             state += state_grads[step]
-        by_weight, _ = _weight_gradients(ctx, 2, grads, states[:-1], with_bias=False)
-        return grads, state, by_weight, None, None
+        return grads, state, *_weight_gradients(ctx, 2, grads, states[:-1], with_bias=False), None, None

@@ -9,6 +9,27 @@ import triton.language as tl
 # of positions does tell, so it is handed over beside height and width, which do not.
 
 
+@triton.jit
+def _products(
+    base, left, right, length, width, step_t, step_d, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the products of every left with every right vector of one example: a tile of their Gram matrix."""
+    products = tl.zeros((BLOCK_T, BLOCK_T), tl.float32)
+    for start in range(0, width, BLOCK_K):
+        place = start + tl.arange(0, BLOCK_K)
+        a = tl.load(
+            base + left[:, None] * step_t + place[None, :] * step_d,
+            mask=(left < length)[:, None] & (place < width)[None, :], other=0.0,
+        )  # fmt: skip
+        b = tl.load(
+            base + right[None, :] * step_t + place[:, None] * step_d,
+            mask=(right < length)[None, :] & (place < width)[:, None], other=0.0,
+        )  # fmt: skip
+        products = tl.dot(a, b, products, input_precision=PRECISION)
+    return products
+
+
 @triton.jit(do_not_specialize=["length", "num_pairs", "num_examples"])
 def gram_kernel(
     inputs, grads, sums, length, width_in, width_out,
@@ -25,37 +46,13 @@ def gram_kernel(
     column = pair - row * (row + 1) // 2
     left = row * BLOCK_T + tl.arange(0, BLOCK_T)
     right = column * BLOCK_T + tl.arange(0, BLOCK_T)
-    inner = tl.arange(0, BLOCK_K)
 
-    base = inputs + example * in_b
-    products = tl.zeros((BLOCK_T, BLOCK_T), tl.float32)
-    for start in range(0, width_in, BLOCK_K):
-        place = start + inner
-        a = tl.load(
-            base + left[:, None] * in_t + place[None, :] * in_d,
-            mask=(left < length)[:, None] & (place < width_in)[None, :], other=0.0,
-        )  # fmt: skip
-        b = tl.load(
-            base + right[None, :] * in_t + place[:, None] * in_d,
-            mask=(right < length)[None, :] & (place < width_in)[:, None], other=0.0,
-        )  # fmt: skip
-        products = tl.dot(a, b, products, input_precision=PRECISION)
-
-    base = grads + example * gr_b
-    weights = tl.zeros((BLOCK_T, BLOCK_T), tl.float32)
-    for start in range(0, width_out, BLOCK_K):
-        place = start + inner
-        a = tl.load(
-            base + left[:, None] * gr_t + place[None, :] * gr_p,
-            mask=(left < length)[:, None] & (place < width_out)[None, :], other=0.0,
-        )  # fmt: skip
-        b = tl.load(
-            base + right[None, :] * gr_t + place[:, None] * gr_p,
-            mask=(right < length)[None, :] & (place < width_out)[:, None], other=0.0,
-        )  # fmt: skip
-        weights = tl.dot(a, b, weights, input_precision=PRECISION)
-
-    products *= weights
+    products = _products(
+        inputs + example * in_b, left, right, length, width_in, in_t, in_d, BLOCK_T, BLOCK_K, PRECISION
+    )
+    products *= _products(
+        grads + example * gr_b, left, right, length, width_out, gr_t, gr_p, BLOCK_T, BLOCK_K, PRECISION
+    )
     total = tl.sum(tl.sum(products, 1), 0)
     tl.store(sums + example * num_pairs + pair, tl.where(row == column, total, 2.0 * total))
     same = tl.sum(tl.sum(tl.where(left[:, None] == right[None, :], products, 0.0), 1), 0)

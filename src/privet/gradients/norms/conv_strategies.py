@@ -358,18 +358,7 @@ class ConvKernel:
         return not self.store or Store().fits(part)
 
     def measure(self, part: Convolution) -> tuple[Squares, PerExample]:
-        geometry = part.geometry
-        squares, stored = kernels.conv_square_norms(
-            part.inputs,
-            part.out_grads,
-            geometry.weight_shape,
-            stride=geometry.stride,
-            padding=geometry.padding,
-            dilation=geometry.dilation,
-            groups=geometry.groups,
-            views=part.views,
-            store=self.store,
-        )
+        squares, stored = kernels.conv_square_norms(part, store=self.store)
         if stored is not None:
             return Squares(sums=squares), Explicit(gradients=stored)
         return _hedged(squares, part), part

@@ -18,13 +18,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from privet.gradients.norms.product_precision import convolutions_round, products_round
+
+if TYPE_CHECKING:
+    from privet.gradients.forms.per_example import Convolution
 
 _log = logging.getLogger("privet")
 
@@ -183,30 +186,19 @@ def clear_rows(tensor: Tensor, marked: Tensor) -> None:
     launch(_module().clear_kernel, (len(tensor), _tiles(width, block)), arguments, {"BLOCK": block, "num_warps": 4})
 
 
-def conv_square_norms(
-    inputs: Tensor,
-    out_grads: Tensor,
-    weight_shape: tuple[int, ...],
-    *,
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    groups: int,
-    store: bool,
-    views: int = 1,
-) -> tuple[Tensor, Tensor | None]:
+def conv_square_norms(part: Convolution, *, store: bool) -> tuple[Tensor, Tensor | None]:
     """Return squared norms of the per-example weight gradients of a 2-D convolution, and the gradients if stored.
 
     The patches are formed by index arithmetic inside the kernel, never in memory. Every ``views`` images in a row are
     those of one example, and their gradients are added.
     """
-    inputs, out_grads = inputs.contiguous(), out_grads.contiguous()
-    images, _, height, width = inputs.shape
-    batch = images // views
-    out_channels, in_channels, kernel_h, kernel_w = weight_shape
-    is_plain = groups == 1 and set(stride) == {1} and set(dilation) == {1} and kernel_w == 3 and in_channels > 16
-    if is_plain and out_grads.shape[2:] == inputs.shape[2:]:
-        return _shifted_square_norms(inputs, out_grads, weight_shape, padding=padding, store=store, views=views)
+    geometry, batch, groups = part.geometry, len(part), part.geometry.groups
+    height, width = part.inputs.shape[2:]
+    out_channels, in_channels, kernel_h, kernel_w = geometry.weight_shape
+    is_unit = groups == 1 and set(geometry.stride) == {1} and set(geometry.dilation) == {1}
+    if is_unit and kernel_w == 3 and in_channels > 16 and part.out_grads.shape[2:] == (height, width):
+        return _shifted_square_norms(part, store=store)
+    inputs, out_grads = part.inputs.contiguous(), part.out_grads.contiguous()
     columns = in_channels * kernel_h * kernel_w
     rows = out_channels // groups
     block_o = 64 if rows > 32 else 32 if rows > 16 else 16
@@ -218,8 +210,8 @@ def conv_square_norms(
     stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
     arguments = (
         inputs, out_grads, stored, squares, in_channels, height, width, rows, _positions(out_grads),
-        out_grads.shape[3], columns, views,
-        tiles_o, tiles_n, groups, num_tiles, *stride, *padding, *dilation, int(store),
+        out_grads.shape[3], columns, part.views,
+        tiles_o, tiles_n, groups, num_tiles, *geometry.stride, *geometry.padding, *geometry.dilation, int(store),
     )  # fmt: skip
     settings = {
         "KERNEL_H": kernel_h,
@@ -235,13 +227,10 @@ def conv_square_norms(
     return squares.sum(1), stored if store else None
 
 
-def _shifted_square_norms(
-    inputs: Tensor, out_grads: Tensor, weight_shape: tuple[int, ...], *, padding: tuple[int, ...], store: bool,
-    views: int,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    images, channels, height, width = inputs.shape
-    batch = images // views
-    rows, kernel_h = weight_shape[0], weight_shape[2]
+def _shifted_square_norms(part: Convolution, *, store: bool) -> tuple[Tensor, Tensor | None]:
+    inputs, out_grads, batch = part.inputs.contiguous(), part.out_grads.contiguous(), len(part)
+    _, channels, height, width = inputs.shape
+    rows, kernel_h = part.geometry.weight_shape[0], part.geometry.weight_shape[2]
     block_o, block_c = 64 if rows > 32 else 32, 64 if channels > 32 else 32
     tiles_o, tiles_c = _tiles(rows, block_o), _tiles(channels, block_c)
     num_tiles = tiles_o * tiles_c * kernel_h
@@ -249,8 +238,8 @@ def _shifted_square_norms(
     shape = (batch, kernel_h, 3, rows, channels) if store else (1,)
     stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
     arguments = (
-        inputs, out_grads, stored, squares, channels, height, width, _positions(out_grads), rows, views,
-        tiles_o, tiles_c, num_tiles, *padding, int(store),
+        inputs, out_grads, stored, squares, channels, height, width, _positions(out_grads), rows, part.views,
+        tiles_o, tiles_c, num_tiles, *part.geometry.padding, int(store),
     )  # fmt: skip
     settings = {
         "KERNEL_H": kernel_h,

@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from torch import nn
+from torch.optim import Optimizer
+
 from privet.isolation.watch import Waiver
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
+from privet.training.batching import Collate, MapDataset
+from privet.training.folder import RunFolder
 from privet.training.performance import Performance
+from privet.training.session import Session
+from privet.training.start import privatize
 from privet.training.telemetry import Receiver
 
 
@@ -61,3 +68,27 @@ class PrivateRun:
     averaging: ExponentialAverage | None = None
     waive: Sequence[Waiver] = ()
     seed: int | None = None
+
+    def session(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        dataset: MapDataset,
+        *,
+        collate_fn: Collate | None,
+        folder: str | Path | RunFolder | None,
+    ) -> Session:
+        """Return the session of the run in a folder; it is not open yet."""
+        return privatize(
+            model,
+            optimizer,
+            dataset,
+            self.plan,
+            performance=self.performance,
+            folder=folder,
+            collate_fn=collate_fn,
+            telemetry=self.telemetry,
+            averaging=self.averaging,
+            waive=self.waive,
+            seed=self.seed,
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from privet.integrations.hugging_face.trainer_files import TrainerFiles, add_to_
 from privet.integrations.stepping import LogicalSteps, StepOptimizer, advance
 from privet.training.batching import check_dataset
 from privet.training.session import Session, Step
-from privet.training.start import privatize
 from privet.training.telemetry import Unprotected
 
 try:
@@ -192,19 +192,14 @@ class PrivateTraining:
         if _owner(type(self), "compute_loss") in _PAIRS:
             collate = paired(collate)
         self._loss_function = lambda batch: self.compute_losses(model, batch)
-        session = privatize(
-            model,
-            self._stepped.inner,
-            dataset,
-            self.private.plan,
+        is_told = self.private.telemetry is not None or self.private.log_unprotected
+        private = replace(
+            self.private,
             performance=performance_of(self.args, self.private),
-            folder=self._files().run_folder(self.private),
-            collate_fn=collate,
-            telemetry=self._receive if self.private.telemetry or self.private.log_unprotected else None,
-            averaging=self.private.averaging,
-            waive=self.private.waive,
-            seed=self.private.seed,
+            telemetry=self._receive if is_told else None,
         )
+        folder = self._files().run_folder(self.private)
+        session = private.session(model, self._stepped.inner, dataset, collate_fn=collate, folder=folder)
         return self._held.enter_context(session)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:

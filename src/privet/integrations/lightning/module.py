@@ -23,7 +23,6 @@ from privet.integrations.hugging_face.private_run import Evaluation, PrivateRun
 from privet.integrations.stepping import LogicalSteps, StepOptimizer, advance
 from privet.training.batching import Collate, MapDataset, check_dataset
 from privet.training.session import Session, Step
-from privet.training.start import privatize
 
 try:
     import lightning
@@ -170,19 +169,7 @@ class _SessionOfFit(lightning.Callback):  # type: ignore[misc] # likewise
         inner = _inner_optimizer(trainer)
         schedules = list(_timed(trainer))
         rates = [group["lr"] for group in inner.param_groups]
-        session = privatize(
-            pl_module,
-            inner,
-            steps.dataset,
-            private.plan,
-            performance=private.performance,
-            folder=private.folder,
-            collate_fn=steps.collate_fn,
-            telemetry=private.telemetry,
-            averaging=private.averaging,
-            waive=private.waive,
-            seed=private.seed,
-        )
+        session = private.session(pl_module, inner, steps.dataset, collate_fn=steps.collate_fn, folder=private.folder)
         session.__enter__()
         pl_module._fit = _Fit(
             session=session, private=private, optimizer=_LightningStep(inner), losses=_losses_of(pl_module)

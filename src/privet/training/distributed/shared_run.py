@@ -153,7 +153,6 @@ class SharedRun:
             ranks=self.ranks,
             state=run.state,
             draws=self._draws,
-            ledger=run.ledger,
             recorder=recorder,
             divisor=run.plan.sampling.expected_batch_size,
             assumption=self._assumption,

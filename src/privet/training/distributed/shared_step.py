@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from privet.accounting.ledger import Ledger
 from privet.gradients.sharding.local import settle
 from privet.isolation.watch import Evidence
 from privet.mechanism.noise import Noise
@@ -39,7 +38,6 @@ class SumOverRanks(Observer):
         ranks: The run's.
         state: The state that must stay equal.
         draws: The run's batches.
-        ledger: The rank's.
         recorder: The evidence of this rank.
         divisor: The divisor of noisy sums.
         assumption: The assumption of a guarantee about the ranks, in words.
@@ -49,7 +47,6 @@ class SumOverRanks(Observer):
     ranks: Ranks
     state: RunState
     draws: SharedDraws
-    ledger: Ledger
     recorder: EvidenceRecorder
     divisor: float
     assumption: str

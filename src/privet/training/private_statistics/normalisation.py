@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from privet import checks
 from privet.accounting.calibration import calibrate_noise
-from privet.accounting.guarantee import Guarantee, guarantee
+from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import Ledger
 from privet.errors import DataError, PlanError
 from privet.mechanism.events import DpEvent, compose, gaussian_event
@@ -110,17 +110,8 @@ class PrivateNormalisation:
             PlanError: the guarantee of the plan cannot be composed with another.
         """
         _check_addable(plan)
-        return guarantee(
-            self._with(plan),
-            delta=plan.delta,
-            adjacency=plan.adjacency,
-            unit=plan.unit,
-            assumptions=(
-                *plan.assumptions,
-                "bounds and declared size of the normalisation are public and were not chosen by looking at the data",
-            ),
-            not_private_because=plan.not_private_because,
-        )
+        words = "bounds and declared size of the normalisation are public and were not chosen by looking at the data"
+        return plan.account_event(self._with(plan), assumptions=(words,))
 
     def _with(self, plan: Plan) -> DpEvent:
         return compose([(plan.event, 1), (self.event, 1)])
