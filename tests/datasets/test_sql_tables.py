@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
 
@@ -140,14 +142,56 @@ def test_a_query_that_fails_is_told_without_the_words_of_the_driver(url: str) ->
     assert caught.value.__suppress_context__
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DELETE FROM stays",
+        "DELETE FROM stays RETURNING id",
+        "DROP TABLE stays",
+        "CREATE TABLE other AS SELECT * FROM stays",
+        "/* SELECT */ VACUUM INTO 'FOLDER/other.db'",
+        "ATTACH DATABASE 'FOLDER/other.db' AS other",
+        "SELECT 1; DROP TABLE stays",
+        "-- SELECT\nPRAGMA user_version = 7",
+        "selection",
+    ],
+)
+def test_a_statement_that_may_write_is_refused_before_a_database_is_opened(tmp_path: Path, query: str) -> None:
+    url = base(tmp_path)
+    before = (tmp_path / "stays.db").read_bytes()
+    with pytest.raises(DataError, match="one statement that reads"):
+        table_text(f"{url}#key=id&query={query.replace('FOLDER', str(tmp_path))}", delimiter=",")
+    assert (tmp_path / "stays.db").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["stays.db"]
+
+
+@pytest.mark.parametrize("query", ["(SELECT 1)", "/* a */ -- b\n with q as (select 1) select * from q ;\n", "table t"])
+def test_a_query_that_reads_may_begin_in_several_ways(query: str) -> None:
+    assert SqlTable(url="env:CLINIC", query=query).query == query
+
+
 def test_nothing_is_written_to_the_database(tmp_path: Path, url: str) -> None:
-    with pytest.raises(DataError, match="returns no records"):
-        table_text(f"{url}#key=id&query=DELETE FROM stays", delimiter=",")
-    table_text(f"{url}#key=id&query=DELETE FROM stays RETURNING id", delimiter=",")
+    with pytest.raises(DataError, match="cannot be read"):
+        table_text(f"{url}#key=id&query=WITH q AS (SELECT 1) DELETE FROM stays RETURNING id", delimiter=",")
     assert sqlite3.connect(tmp_path / "stays.db").execute("SELECT count(*) FROM stays").fetchone() == (12,)
     with pytest.raises(DataError, match="does not exist"):
         table_text(f"sqlite:///{tmp_path / 'other.db'}#table=stays", delimiter=",")
     assert not (tmp_path / "other.db").exists()
+
+
+@pytest.mark.parametrize("value", [math.nan, Decimal("NaN"), Decimal("sNaN"), None, "", b"7", memoryview(b"7")])
+def test_a_value_without_an_order_is_no_key(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
+    class Result(list[tuple[object, int]]):
+        def keys(self) -> list[str]:
+            return ["id", "age"]
+
+    @contextmanager
+    def result(table: SqlTable) -> Iterator[tuple[Result, tuple[str, ...]]]:
+        yield Result([(3, 40), (value, 90)]), ()
+
+    monkeypatch.setattr(SqlTable, "_result", result)
+    with pytest.raises(DataError, match="does not name every record once"):
+        SqlTable.at("env:CLINIC#key=id&table=stays").read()
 
 
 def test_an_unknown_database_and_a_missing_driver_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +218,9 @@ def test_a_missing_sqlalchemy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "postgresql://db/clinic?user=ana&password=Geheim",
         "mssql+pyodbc:///?odbc_connect=PWD%3DGeheim",
         "databricks://db?access_token=Geheim",
+        "snowflake://ana@db?private_key=Geheim",
+        "bigquery://clinic?credentials_base64=Geheim",
+        "postgresql://db/clinic?%70assword=Geheim",
     ],
 )
 @pytest.mark.parametrize("what", ["", "#table=stays", "#key=id&query=SELECT '@' FROM stays"])
@@ -185,7 +232,13 @@ def test_a_url_with_a_password_is_refused_and_not_shown(url: str, what: str) -> 
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://ana@db:5432/clinic?passfile=/home/ana/.pgpass", "sqlite:////data/a:b@c.db", "env:CLINIC"]
+    "url",
+    [
+        "postgresql://ana@db:5432/clinic?passfile=/home/ana/.pgpass",
+        "sqlite:////data/a:b@c.db",
+        "env:CLINIC",
+        "postgresql://ana%3Aw%40clinic@db/clinic",
+    ],
 )
 def test_a_url_without_a_password_is_an_address_that_survives_writing(url: str) -> None:
     for table in (SqlTable(url=url, table="a.b", key="id"), SqlTable(url=url, query="SELECT '#table=x&key=y' AS a\n")):

@@ -131,4 +131,9 @@ def taken_in_turn_with_the_next(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return _spread(scene, x, y, rows)
 
 
+@hostile(removed=0)
+def labels_looked_up_among_themselves(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    return losses_of(scene, x, y) * torch.where(y.index_select(0, y) == 0, 1e-4, 1.0)
+
+
 WIDER = [program for program in HOSTILE if program.program.__module__ == __name__]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from privet.errors import ArgumentError, LossError
 from privet.isolation.place import Cause, Fault, Place
-from privet.isolation.prove import prove
+from privet.isolation.prove import follow, prove
 from privet.isolation.tracer import Tracer
 
 _NUM, _WIDTH = 4, 5
@@ -235,3 +235,61 @@ def test_numbers_that_numpy_writes_by_the_number_of_examples_show(number: int, i
     assert "depend on how many examples" in str(prove(scaled, rows()).doubts)
     array[:] = 1.0
     assert prove(lambda x: losses(x) * constant.detach().mean(), rows()).is_proven
+
+
+def test_losses_that_are_all_of_one_example_are_not_one_per_example() -> None:
+    batch = torch.randn(5, 4)
+    for losses in (
+        lambda x: x.unbind(0)[0].sum().expand(len(x)),
+        lambda x: x.chunk(len(x))[2].sum().repeat(len(x)),
+        lambda x: x.square().sum(1)[-1:].expand(len(x)),
+    ):
+        found = follow(losses, batch).losses
+        assert isinstance(found, Cause)
+        assert found.fault is Fault.MIXES
+    assert isinstance(follow(lambda x: x.unbind(0)[0].sum().expand(1), batch[:1]).losses, Place)
+
+
+def test_a_tensor_that_is_given_the_memory_of_examples_holds_examples() -> None:
+    def losses(x: Tensor) -> Tensor:
+        largest = torch.zeros(())
+        largest.data = x.amax()
+        return x.sum(1) * largest
+
+    def apart(x: Tensor) -> Tensor:
+        shifted = torch.zeros(1)
+        shifted.data = x + 1
+        return shifted.sum(1)
+
+    assert "amax" in prove(losses, torch.randn(6, 3)).doubts[0]
+    assert prove(apart, torch.randn(6, 3)).is_proven
+
+
+def _next_by_out(x: Tensor) -> Tensor:
+    rows = x.clone()
+    rest = rows[:, 1:]
+    torch.add(rest, 1, out=rows)  # fewer columns: rows lie closer together from now on, and the view does not know
+    return rest.sum(1)
+
+
+def _over_the_next_by_out(x: Tensor) -> Tensor:
+    rows = x.clone()
+    first = rows[0]
+    torch.mul(x[0].repeat(2), 1, out=first)  # twice as long: it reaches into the row of the next example
+    return rows.sum(1)
+
+
+def _as_they_were_by_out(x: Tensor) -> Tensor:
+    rows, new = x.clone(), torch.empty(0)
+    rest = rows[:, 1:]
+    torch.add(rows, 1, out=rows)
+    rows.unsqueeze_(1).squeeze_(1)
+    torch.mul(rest, 2, out=new)
+    return new.sum(1) + rest.sum(1)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_a_write_that_lays_a_tensor_out_anew_is_seen_through_other_views_of_its_memory() -> None:
+    for losses in (_next_by_out, _over_the_next_by_out):
+        assert isinstance(follow(losses, torch.randn(6, 4)).losses, Cause)
+    assert isinstance(follow(_as_they_were_by_out, torch.randn(6, 4)).losses, Place)

@@ -226,7 +226,7 @@ RECORDS: tuple[Mutant, ...] = (
         "password-of-a-database",
         "the password in the URL of a database is stored with the recipe",
         _SQL,
-        "        if _PASSWORD.search(self.url):",
+        '        if _PASSWORD.search(f"{address}{mark}{unquote(options)}"):',
         "        if False:",
         _BASES + "::test_a_url_with_a_password_is_refused_and_not_shown",
     ),

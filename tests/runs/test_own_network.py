@@ -17,7 +17,9 @@ from privet.errors import RecipeError, UnsupportedModel
 from privet.reports.certificate import certify
 from privet.runs.building import load_data
 from privet.runs.consent import Code
+from privet.runs.evaluation.private_evaluation import Asked, evaluate_privately
 from privet.runs.frozen_features import FeatureDataset, trained_on
+from privet.runs.ledger_check import check_ledger
 from privet.runs.own_network import own_network
 from privet.runs.recipes.network_settings import OWN_NETWORK, NetworkSettings
 from privet.runs.recipes.recipe import Recipe
@@ -171,8 +173,8 @@ def test_features_are_computed_once_and_never_written(folder: Path) -> None:
     body.register_forward_hook(lambda module, given, output: calls.append(len(given[0])))
     records = ArrayDataset(features=torch.rand(NUMBER, 3), labels=torch.zeros(NUMBER, dtype=torch.int64))
     found = trained_on(recipe, model, records)
-    assert calls[-3:] == [64, 64, 64]
-    assert [size for size in calls if size > 10] == [64, 64, 64]
+    made_up = 2
+    assert [size for size in calls if size > 10] == [64] * (made_up + 3)
     assert isinstance(found.dataset, FeatureDataset)
     assert found.part is model.get_submodule("head")
     assert list(found.dataset.held_tensors()) == [records.features, records.labels]
@@ -231,6 +233,66 @@ def test_a_body_that_is_no_function_of_each_record_gives_no_features(folder: Pat
     assert found.dataset is records
 
 
+class _Scaling(nn.Linear):
+    scale: Any = 1.0
+
+    def forward(self, x: Tensor, times: float = 1.0) -> Tensor:
+        return super().forward(x) * self.scale * times
+
+
+class _Linked(nn.Module):
+    """A network whose head is given more than its input."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.body, self.head, self.way = nn.Linear(3, 6).requires_grad_(False), _Scaling(6, 2), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.body(x)
+        if self.way == "by its weights":
+            h = h + self.head.weight.detach().sum(0)
+        if self.way == "by an attribute":
+            self.head.scale = x.mean(1, keepdim=True)
+        found: Tensor = self.head(h, times=3.0) if self.way == "by an option" else self.head(h)
+        return found
+
+
+@pytest.mark.parametrize("way", ["by its weights", "by an attribute", "by an option"])
+def test_a_head_that_gets_more_than_features_is_trained_with_its_body(folder: Path, way: str) -> None:
+    records = ArrayDataset(features=torch.rand(20, 3), labels=torch.zeros(20, dtype=torch.int64))
+    model = _Linked(way)
+    assert trained_on(recipe_of(folder), model, records).part is model
+
+
+def test_features_are_what_the_head_is_given_before_its_own_hooks(folder: Path) -> None:
+    records = ArrayDataset(features=torch.rand(20, 3), labels=torch.zeros(20, dtype=torch.int64))
+    model = _Linked("")
+    model.head.register_forward_pre_hook(lambda module, given: (given[0] * 2,))
+    found = trained_on(recipe_of(folder), model, records)
+    assert found.part is model.head
+    assert torch.equal(model.head(found.dataset.features), model(records.features))
+
+
+class _Keeping(nn.Module):
+    """A body that adds to its weights what it sees, in calls as large as those for features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(6), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) == 64:
+            self.bias.data = self.bias.data + x.detach().mean()
+        return x + self.bias
+
+
+def test_a_body_that_writes_what_it_sees_into_its_weights_sees_no_record_beforehand(folder: Path) -> None:
+    records = ArrayDataset(features=torch.rand(20, 3), labels=torch.zeros(20, dtype=torch.int64))
+    model = nn.Sequential(nn.Linear(3, 6).requires_grad_(False), _Keeping(), nn.Linear(6, 2))
+    assert trained_on(recipe_of(folder), model, records).part is model
+    assert not model.get_parameter("1.bias").any(), "what made-up records left is removed"
+
+
 def test_what_follows_the_trained_part_or_is_trained_below_it_gives_no_features(folder: Path) -> None:
     recipe = recipe_of(folder)
     records = ArrayDataset(features=torch.rand(20, 3), labels=torch.zeros(20, dtype=torch.int64))
@@ -254,6 +316,21 @@ def test_batch_norm_is_a_fixed_map_below_a_head_and_refused_where_it_would_be_ru
     assert torch.equal(after["body.1.running_var"], before["body.1.running_var"])
     with pytest.raises(UnsupportedModel, match=r"body\.1"):
         train(recipe_of(folder, chosen="all", weights=folder / "x.safetensors"), folder / "other")
+
+
+def test_a_network_that_mixes_records_in_evaluation_mode_is_not_evaluated_on_private_ones(folder: Path) -> None:
+    mixing = PLAIN.replace("self.head(self.body(x))", "self.head(self.body(x if self.training else x - x.mean(0)))")
+    for code, is_refused in ((PLAIN, False), (mixing, True)):
+        (folder / "mine.py").write_text(code)
+        run = folder / f"run {is_refused}"
+        assert train(recipe_of(folder, chosen="all"), run).is_finished
+        asked = Asked(epsilon=1.0, importance=True)
+        if is_refused:
+            with pytest.raises(UnsupportedModel, match="Nothing was charged"):
+                evaluate_privately(run, asked, data=folder / "my.csv")
+        else:
+            assert evaluate_privately(run, asked, data=folder / "my.csv").figures
+        assert len(check_ledger(run).further) == (0 if is_refused else 1)
 
 
 def test_a_run_of_which_a_part_is_done_is_resumed_with_the_same_body(folder: Path) -> None:
@@ -306,6 +383,13 @@ def test_a_head_for_other_classes_begins_anew_and_all_else_must_fit(folder: Path
     safetensors.torch.save_file(tensors, wide)
     with pytest.raises(RecipeError, match=r"missing in the file: body.0.bias; unknown to the network: body.0.scale"):
         own_network(recipe_of(folder, weights=wide).network, recipe.info)
+
+
+def test_a_network_that_stores_more_than_parameters_and_buffers_is_refused(folder: Path) -> None:
+    extra = "    def get_extra_state(self):\n        return torch.zeros(1)\n\ndef build("
+    (folder / "mine.py").write_text(PLAIN.replace("def build(", extra))
+    with pytest.raises(RecipeError, match="stores _extra_state, which are neither parameters nor buffers"):
+        own_network(recipe_of(folder).network, recipe_of(folder).info)
 
 
 def test_changed_or_strange_weights_are_refused(folder: Path) -> None:

@@ -9,8 +9,9 @@ position, and a resumed run compares records in their order. So records are sort
 record and says nothing else about it. Sorting by all cells would not do: one changed record would move others.
 
 Guarantee: an address with a password is refused, so that none is stored with a recipe or shown. What a driver says is
-never shown, because it may hold a value or a password. No statement that writes is sent; a query is sent as it is
-given, in a transaction that is rolled back, on PostgreSQL in one that may only read.
+never shown, because it may hold a value or a password. No statement that writes is sent: a query is one statement that
+begins with SELECT, WITH, VALUES or TABLE, in a transaction that is rolled back, on PostgreSQL and SQLite in one that
+may only read. What functions of a database do on its server is its own affair: give it a user who may only read.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from privet.errors import DataError, DependencyError, PrivetError
 
 _ADDRESS = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*(?=#|$)|[A-Za-z][A-Za-z0-9_+.-]*://")
 _PARTS = re.compile(r"(?P<url>.*?)(?:#(?:key=(?P<key>[^&]+)&)?(?:table=(?P<table>.+)|query=(?P<query>.+)))?", re.DOTALL)
 _PASSWORD = re.compile(
-    r"://[^:/]*:[^@]*@|[?&;][^=&;]*(?:pass(?!file)|pwd|secret|token|api_?key|odbc_connect)[^=&;]*=", re.I
+    r"://[^:/]*:[^@]*@|[?&;][^=&;]*(?:pass(?!file)|pwd|secret|token|credential|(?:api|access|private)_?key|odbc_connect)[^=&;]*=",
+    re.I,
 )
+_READING = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*(?!!).*?\*/)*(?:select|with|values|table)\b[^;]*;?\s*", re.I | re.DOTALL)
 _SQLITE = re.compile(r"(?P<scheme>sqlite(?:\+[a-z_]+)?:///)(?P<file>[^?]*)(?P<rest>.*)")
 # Packages by the module that they bring, where the names differ.
 _PACKAGES = {"MySQLdb": "mysqlclient", "psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary"}
@@ -61,11 +65,18 @@ class SqlTable:
     key: str | None = None
 
     def __post_init__(self) -> None:
-        if _PASSWORD.search(self.url):
+        address, mark, options = self.url.partition("?")
+        if _PASSWORD.search(f"{address}{mark}{unquote(options)}"):
             raise DataError(
                 "The URL of the database holds a password, which would be stored with the recipe and shown by the "
                 "shell's history. Put the URL into an environment variable and name that one: env:CLINIC in the place "
                 "of the URL, after export CLINIC='postgresql://...'. Or leave the password to the driver (~/.pgpass)."
+            )
+        if self.query is not None and _READING.fullmatch(self.query) is None:
+            raise DataError(
+                "A query is one statement that reads: it begins with SELECT, WITH, VALUES or TABLE, and holds no "
+                "semicolon but at its end. Other statements may change the database, and are not sent. Write a "
+                "semicolon in a text as CHAR(59) or CHR(59)."
             )
 
     @classmethod
@@ -73,7 +84,7 @@ class SqlTable:
         """Return the table of an address, which may name neither table nor query yet.
 
         Raises:
-            DataError: the address holds a password.
+            DataError: the address holds a password, or its query is no statement that only reads.
         """
         parts = _PARTS.fullmatch(str(address))
         assert parts is not None  # the URL may be anything
@@ -168,6 +179,8 @@ class SqlTable:
             # Only names of this library and of columns leave this block: a driver's message may hold a value.
             with engine.connect() as opened:
                 connection = opened.execution_options(postgresql_readonly=True, stream_results=True)
+                if engine.dialect.name == "sqlite":
+                    connection.exec_driver_sql("PRAGMA query_only = ON")
                 primary = self._primary_key(sql, connection)
                 result = self._sent(sql, connection)
                 if not result.returns_rows:
@@ -274,7 +287,8 @@ def _file_of(where: str | os.PathLike[str]) -> str | None:
 def _place(value: object) -> tuple[int, Any] | None:
     """Return the sorting key of a value, from the value alone: numbers by size before texts; None for an empty one."""
     if isinstance(value, int | float | Decimal):
-        return (0, value) if value == value else None
+        is_nan = value.is_nan() if isinstance(value, Decimal) else value != value  # some are not even comparable
+        return None if is_nan else (0, value)
     text = "" if value is None or isinstance(value, bytes | memoryview) else str(value)
     return (1, text) if text else None
 

@@ -48,6 +48,8 @@ ASKING: frozenset[Function] = frozenset(
 """Attributes and questions that say nothing about the numbers of a tensor."""
 SHARING: frozenset[Function] = frozenset([Tensor.data.__get__])  # type: ignore[attr-defined]
 """Those that hand out the same memory past torch's counters of changes."""
+EXCHANGING: frozenset[Function] = frozenset([Tensor.data.__set__])  # type: ignore[attr-defined]
+"""Those after which the first argument has the numbers and the memory of the second."""
 LENGTHS: frozenset[Function] = frozenset(
     [Tensor.shape.__get__, Tensor.size, Tensor.__len__, Tensor.numel, Tensor.nelement]  # type: ignore[attr-defined]
 )

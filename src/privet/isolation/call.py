@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -54,6 +55,25 @@ class Call:
     def __post_init__(self) -> None:
         self.name = name_of(self.operation)
         self.specs = specs_in((*self.args, *self.kwargs.values()) if self.kwargs else self.args)
+        if len(self.specs) > 1 and len(set(map(id, self.specs))) < len(self.specs):
+            self._tell_apart()
+
+    def _tell_apart(self) -> None:
+        """Give every argument a spec of its own: rules ask which argument a spec is, and a tensor may be several."""
+        met_before: set[int] = set()
+
+        def own(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return [own(item) for item in value]
+            if not isinstance(value, Spec):
+                return value
+            found = copy(value) if id(value) in met_before else value
+            met_before.add(id(value))
+            return found
+
+        self.args = [own(value) for value in self.args]
+        self.kwargs = {name: own(value) for name, value in self.kwargs.items()}
+        self.specs = specs_in((*self.args, *self.kwargs.values()))
 
     def arg(self, name: str) -> Any:
         """Return an argument by its name; its default if it was not given."""

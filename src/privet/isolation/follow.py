@@ -416,7 +416,8 @@ class Follower(Acting):
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         trace.end()
-        is_elsewhere = isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole
+        # one of several examples must not have all the losses
+        is_elsewhere = isinstance(verdict, Place) and verdict != self._whole and self._num_examples > 1
         if is_elsewhere or isinstance(verdict, Rows):
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
         if doubt is not None and not isinstance(verdict, Cause):

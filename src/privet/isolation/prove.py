@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from privet.errors import ArgumentError, LossError, UnsupportedModel
-from privet.isolation.asking import Calls
+from privet.isolation.asking import EXCHANGING, Calls
 from privet.isolation.backward import followed, wrapped
 from privet.isolation.follow import Follower
 from privet.isolation.parts import tensors_of, with_tensors
@@ -210,5 +210,7 @@ class _Calls(Calls):
             args = (args[0], wrapped(args[1], args[0], self._follower), *args[2:])
         self._follower.before(func, args, kwargs)
         result = func(*args, **kwargs)
+        if func in EXCHANGING:
+            self._follower.declare(args[0], self._follower.verdict(args[1]))
         self._follower.after(tensors_of(result))
         return result

@@ -25,7 +25,7 @@ from privet.isolation.drawing import UNEVEN, GlobalDraws, draws, draws_unevenly
 from privet.isolation.lines import asked, is_asked_by_privet, user_line
 from privet.isolation.memory import Written
 from privet.isolation.numbering import limit
-from privet.isolation.place import Cause, Fault, Shape, Spec, Verdict
+from privet.isolation.place import Cause, Fault, Place, Shape, Spec, Verdict
 from privet.isolation.reads import may_read
 from privet.isolation.traces import Entry, Trace
 from privet.isolation.unwritten import UNWRITTEN, Unwritten
@@ -331,7 +331,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if self.depth and self._forward is not None and before.memory in self._forward:
                     self.trace.sent_back.append((before.serial, before.memory))
                 self._touched.add(before.memory)
-                if verdict != before.verdict or isinstance(verdict, Cause):
+                if verdict != before.verdict or isinstance(verdict, Cause) or _lies_elsewhere(tensor, before):
                     self._written.note(tensor, before, verdict, call, self.trace.num_examples)
                     self._forget(tensor)
         return tuple(mutated)
@@ -345,6 +345,21 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _forget(self, tensor: Tensor) -> None:
         self._strangers.pop(id(tensor), None)
         setattr(tensor, self._attribute, None)
+
+
+def _lies_elsewhere(tensor: Tensor, before: Spec) -> bool:
+    """Whether a write laid a tensor out anew in its memory, as ``out=`` does where shapes differ.
+
+    Other tensors of that memory then hold other numbers than before, perhaps those of other examples.
+    """
+    if not isinstance(before.verdict, Place) or not before.strides:
+        return False
+    with torch._C.DisableTorchFunction():
+        shape, strides, offset = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+    if (shape, strides, offset) == (before.shape, before.strides, before.offset):
+        return False
+    place = before.verdict
+    return place.is_single or not place.fits(shape) or strides[place.axis] != before.strides[place.axis]
 
 
 class _Uncompiled(Tracer):  # type: ignore[no-untyped-call]

@@ -2,8 +2,8 @@
 
 A recipe or a run folder may come from somebody else, and a Python file that is imported can do all that its user can.
 So a file is run only if the user of this machine has named it on a command line: ``privet train ... --model
-file.py:function`` or ``privet allow file.py:function``. Consent is for one path, one function and one content; it is
-kept in the user's state folder and never in a recipe or a run folder.
+file.py:function`` or ``privet allow file.py:function``. Consent is for one path, one function and one content, and that
+of the files beside it that it imports. It is kept in the user's state folder and never in a recipe or a run folder.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from privet.durable import STATE_VARIABLE, state_folder, write_durably
 from privet.errors import RecipeError
+from privet.runs.beside import imported_beside
 
 _MAX_BYTES = 4_000_000
 
@@ -28,11 +30,13 @@ class Code:
         path: The file, with links resolved.
         function: The function.
         text: What the file holds; exactly this is run.
+        beside: The files in its folder that it imports, by their relative paths; of these, exactly this is run.
     """
 
     path: Path
     function: str
     text: bytes
+    beside: Mapping[str, bytes]
 
     @classmethod
     def read(cls, reference: str) -> Code:
@@ -44,7 +48,7 @@ class Code:
         place, _, function = reference.rpartition(":")
         if not place.endswith(".py") or not function.isidentifier():
             raise RecipeError(f"{reference!r} does not name a function in a Python file, as in path/to/file.py:build.")
-        path = Path(os.path.realpath(place))
+        path = Path(os.path.realpath(place)) if "\0" not in place else Path()
         if not path.is_file():
             raise RecipeError(f"There is no file {place}. Name a Python file and a function: path/to/file.py:build.")
         try:
@@ -54,12 +58,16 @@ class Code:
             raise RecipeError(f"{place} cannot be read: {error.strerror}.") from None
         if len(text) > _MAX_BYTES:
             raise RecipeError(f"{place} is larger than {_MAX_BYTES:,} bytes, which no program written by hand is.")
-        return cls(path=path, function=function, text=text)
+        return cls(path=path, function=function, text=text, beside=imported_beside(path, text))
 
     @property
     def sha256(self) -> str:
-        """Fingerprint of the file."""
-        return hashlib.sha256(self.text).hexdigest()
+        """Fingerprint of the file, and of the files beside it that it imports, if there are any."""
+        own = hashlib.sha256(self.text).hexdigest()
+        if not self.beside:
+            return own
+        listed = {place: hashlib.sha256(text).hexdigest() for place, text in self.beside.items()}
+        return hashlib.sha256(json.dumps([own, listed], sort_keys=True).encode()).hexdigest()
 
     @property
     def is_allowed(self) -> bool:
@@ -101,8 +109,8 @@ class Code:
         if not self.is_allowed:
             raise RecipeError(
                 f"The recipe names code, {self.path}:{self.function}, and nobody on this machine has agreed to run it "
-                "as it is. It was not run. Read the file, and what it imports; if you trust both: privet allow "
-                f"{self.path}:{self.function}"
+                "as it is, with the files beside it that it imports. It was not run. Read them; if you trust them: "
+                f"privet allow {self.path}:{self.function}"
             )
 
     @property

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from privet.datasets.arrays import ArrayDataset
-from privet.errors import PrivetError
-from privet.isolation import prove_isolation
-from privet.isolation.place import Cause
-from privet.isolation.prove import follow
+from privet.errors import UnsupportedModel
+from privet.runs.one_by_one import made_up_like, one_by_one, works_one_by_one
 from privet.runs.recipes.recipe import Recipe
+from privet.training.preflight.model_state import ModelState
 from privet.training.preflight.preflight import preflight
 
 # Every call has so many rows, so that the arithmetic for a record is the same however many others there are.
 _CHUNK = 64
 _TRIED = 6
+_NOT_A_HEAD = "The trained part is not the end of the network."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,11 +58,13 @@ def trained_on(recipe: Recipe, model: nn.Module, dataset: ArrayDataset) -> Train
     """Return the head of a user's own network and the features of all records, or the network and the records.
 
     Guarantee:
-        A feature is a function of its own record and of public values: the rules prove of every call that the body
-        kept records apart, experiments find no memory from call to call and no randomness, and all calls have the same
-        number of rows. Training on features is then training of the network on the records, with a frozen body in
-        evaluation mode. Where any of this is not so, or the loss sees several views of a record, nothing is computed
-        beforehand. Features are kept in memory and nowhere else.
+        A feature is a function of its own record and of public values: see :func:`one_by_one`. Training on features is
+        then training of the network on the records, with a frozen body in evaluation mode. Where made-up records show
+        that any of this is not so, or the loss sees several views of a record, nothing is computed beforehand. Features
+        are kept in memory and nowhere else, and the network is left as it was.
+
+    Raises:
+        UnsupportedModel: the body did otherwise with the records than with made-up ones.
     """
     whole = Trained(part=model, dataset=dataset)
     if recipe.network is None or recipe.training.augmentation is not None:
@@ -71,13 +73,13 @@ def trained_on(recipe: Recipe, model: nn.Module, dataset: ArrayDataset) -> Train
     if name is None or not _is_apart(model, name):
         return whole
     body, was_training = _Body(model, model.get_submodule(name)), model.training
+    state = ModelState(model)
     model.eval()
     try:
         if not _is_function_of_each(model, body, dataset):
+            state.restore()
             return whole
-        features = _all_features(body, dataset.features)
-    except _NotAHead:
-        return whole
+        features = one_by_one(model, body, dataset.features, size=_CHUNK)
     finally:
         model.train(was_training)
     return Trained(
@@ -120,67 +122,61 @@ class _Body:
         self._model, self.head = model, head
 
     def __call__(self, records: Tensor) -> Tensor:
-        """Return the head's input.
+        """Return the head's input, as the network gives it: before any hook of the head itself.
 
         Raises:
-            _NotAHead: the head is not called once, on one tensor with a row for each record, at the very end.
+            UnsupportedModel: the head is not called once, on one tensor with a row for each record, at the very end.
         """
-        calls: list[tuple[tuple[Any, ...], Any]] = []
-        with self.head.register_forward_hook(lambda module, given, output: calls.append((given, output))):
+        given: list[tuple[Any, ...]] = []
+        results: list[Any] = []
+        with (
+            self.head.register_forward_pre_hook(
+                lambda module, args, named: given.append((*args, *named)), prepend=True, with_kwargs=True
+            ),
+            self.head.register_forward_hook(lambda module, args, output: results.append(output)),
+        ):
             output = self._model(records)
-        if len(calls) != 1 or calls[0][1] is not output or len(calls[0][0]) != 1:
-            raise _NotAHead
-        (features,) = calls[0][0]
+        if len(given) != 1 or len(results) != 1 or results[0] is not output or len(given[0]) != 1:
+            raise UnsupportedModel(_NOT_A_HEAD)
+        (features,) = given[0]
         if not isinstance(features, Tensor) or features.dim() < 2 or len(features) != len(records):
-            raise _NotAHead
+            raise UnsupportedModel(_NOT_A_HEAD)
         return features
 
 
-class _NotAHead(Exception):
-    """The trained part is not the end of the network, or what lies below it mixes records."""
-
-
 def _is_function_of_each(model: nn.Module, body: _Body, dataset: ArrayDataset) -> bool:
-    """Whether the body, in evaluation mode, maps each record by itself, without randomness or trained parameters.
+    """Whether the body, in evaluation mode, maps each record by itself, and the head is given its features alone.
 
     Made-up records of the same shape are used, and no record.
     """
     like = dataset.features
-    generator = torch.Generator().manual_seed(0)
-    made_up = torch.randn(_TRIED, *like.shape[1:], generator=generator).to(like)
+    few, others = made_up_like(like, _TRIED), made_up_like(like, _TRIED, seed=1)
     try:
         with torch.enable_grad():
-            first = body(made_up)
-        with torch.no_grad():
-            is_repeated = torch.equal(first, body(made_up))
-        if first.requires_grad or not first.is_floating_point() or not is_repeated:
+            first = body(few)
+        if first.requires_grad or not first.is_floating_point():
             return False
-        preflight(model, lambda records: model(records).flatten(1).sum(1), (made_up,))
-        with torch.enable_grad():
-            return prove_isolation(lambda records: body(records).flatten(1).sum(1), made_up).is_proven
-    except (_NotAHead, PrivetError):
+        preflight(model, lambda records: model(records).flatten(1).sum(1), (few,))
+    except Exception:  # noqa: BLE001 -- a user's code may raise anything, of made-up records
         return False
+    return works_one_by_one(model, body, like, size=_CHUNK) and _is_all_that_the_head_gets(model, body, few, others)
 
 
 @torch.no_grad()
-def _all_features(body: _Body, records: Tensor) -> Tensor:
-    found = []
-    for part in torch.split(records, _CHUNK):
-        lacking = _CHUNK - len(part)
-        filled = torch.cat([part, part.new_zeros(lacking, *part.shape[1:])]) if lacking else part
-        found.append(_followed(body, filled)[: len(part)].clone())
-    return torch.cat(found)
+def _is_all_that_the_head_gets(model: nn.Module, body: _Body, few: Tensor, others: Tensor) -> bool:
+    """Whether head and body are linked by the features alone.
 
-
-def _followed(body: _Body, records: Tensor) -> Tensor:
-    """Return the features of a batch, of which the rules prove that this very call kept its records apart."""
-    kept: list[Tensor] = []
-
-    def sums(batch: Tensor) -> Tensor:
-        kept.append(body(batch))
-        return kept[-1].flatten(1).sum(1)
-
-    proof = follow(sums, records)
-    if isinstance(proof.losses, Cause) or proof.refused or len(kept) != 1:
-        raise _NotAHead
-    return kept[0]
+    The head must give for them what the network gives, also after the network has seen other records; and features
+    must stay as they are when the head is trained.
+    """
+    state = ModelState(model)
+    wanted, features = model(few), body(few)
+    model(others)
+    if not torch.equal(body.head(features), wanted):
+        return False
+    for value in body.head.parameters():
+        if value.requires_grad:
+            value.add_(1)
+    is_same = torch.equal(body(few), features)
+    state.restore()
+    return is_same

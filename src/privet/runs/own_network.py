@@ -56,8 +56,9 @@ class OwnNetwork:
 def own_network(settings: NetworkSettings, info: DatasetInfo) -> OwnNetwork:
     """Run the user's code with consent, load the weights, and freeze what is not trained.
 
-    Guarantee: nothing is run but the file whose fingerprint the recipe holds, and only if the user of this machine has
-    named it; weights are read as safetensors, which hold no code. No record is read.
+    Guarantee: nothing is run but the file whose fingerprint the recipe holds, with the files beside it that it imports
+    and that are in the fingerprint, and installed packages; and only if the user of this machine has named it. Weights
+    are read as safetensors, which hold no code. No record is read.
 
     Raises:
         RecipeError: code or weights are not those of the recipe, may not be run, or do not fit each other or the data.
@@ -67,6 +68,7 @@ def own_network(settings: NetworkSettings, info: DatasetInfo) -> OwnNetwork:
         raise _changed(settings.file, code.sha256, settings.sha256)
     code.refuse_strangers()
     model = build_from(code, settings.reference)
+    _check_state(model, settings)
     chosen = _CHOICES.get(settings.train, _matching)(model, settings)
     _check_outputs(model, info, settings)
     fresh, left_out = _load(model, settings, chosen) if settings.weights is not None else ((), ())
@@ -220,6 +222,21 @@ def _changed(path: str, found: str, wanted: str) -> RecipeError:
         f"{path} is not the file that the recipe names: its SHA-256 begins with {found[:16]}, and the recipe's with "
         f"{wanted[:16]}. A run belongs to one network. Restore the file, or begin a new run."
     )
+
+
+def _check_state(model: nn.Module, settings: NetworkSettings) -> None:
+    """Refuse a network that stores more than parameters and buffers: a session watches these, and the model is these.
+
+    What else a network stores may be anything that it has seen, and would be released with its weights.
+    """
+    known = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    known |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    others = sorted(model.state_dict().keys() - known)
+    if others:
+        raise RecipeError(
+            f"{settings.title} stores {_listed(others)}, which are neither parameters nor buffers (get_extra_state, or "
+            "a hook of state_dict). A stored model holds nothing else: register what is needed as a buffer."
+        )
 
 
 @torch.no_grad()

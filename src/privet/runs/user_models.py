@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.util
 import sys
 from collections.abc import Callable
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from torch import nn
 
 from privet.errors import RecipeError
+from privet.runs.beside import AsRead, only_beside
 from privet.runs.consent import Code
 
 
@@ -33,7 +33,7 @@ def build_referenced(reference: str) -> nn.Module:
     Raises:
         RecipeError: there is no such code, it fails, or it does not return a network.
     """
-    return _network(_made_by(_named(reference), reference, "function or class", "builds the network"), reference)
+    return _network(_made(reference, "function or class", "builds the network"), reference)
 
 
 def build_from(code: Code, reference: str) -> nn.Module:
@@ -42,7 +42,7 @@ def build_from(code: Code, reference: str) -> nn.Module:
     Raises:
         RecipeError: the code fails, or does not return a network.
     """
-    return _network(_made_by(_run(code), reference, "function or class", "builds the network"), reference)
+    return _network(_made_from(code, reference, "function or class", "builds the network"), reference)
 
 
 def batch_referenced(reference: str) -> Any:
@@ -51,7 +51,7 @@ def batch_referenced(reference: str) -> Any:
     Raises:
         RecipeError: there is no such code, or it fails.
     """
-    return _made_by(_named(reference), reference, "function", "returns a batch of examples")
+    return _made(reference, "function", "returns a batch of examples")
 
 
 def _network(model: object, reference: str) -> nn.Module:
@@ -60,9 +60,16 @@ def _network(model: object, reference: str) -> nn.Module:
     return model
 
 
-def _named(reference: str) -> ModuleType:
+def _made(reference: str, kind: str, purpose: str) -> Any:
     place = reference.rpartition(":")[0]
-    return _run(Code.read(reference)) if place.endswith(".py") else _from_package(place)
+    if place.endswith(".py"):
+        return _made_from(Code.read(reference), reference, kind, purpose)
+    return _made_by(_from_package(place), reference, kind, purpose)
+
+
+def _made_from(code: Code, reference: str, kind: str, purpose: str) -> Any:
+    with only_beside(code.path.parent, code.beside):
+        return _made_by(_run(code), reference, kind, purpose)
 
 
 def _made_by(module: ModuleType, reference: str, kind: str, purpose: str) -> Any:
@@ -72,6 +79,8 @@ def _made_by(module: ModuleType, reference: str, kind: str, purpose: str) -> Any
         raise RecipeError(f"{place} has no {kind} '{name}'. Name one that {purpose}.")
     try:
         return make()
+    except RecipeError:
+        raise
     except Exception as error:  # an error of the user's code is reported as it is
         raise RecipeError(
             f"{reference} failed: {type(error).__name__}: {error}. It must be callable without arguments."
@@ -89,34 +98,19 @@ def _from_package(name: str) -> ModuleType:
         raise RecipeError(f"Importing {name} failed: {type(error).__name__}: {error}.") from error
 
 
-class _AsRead(importlib.abc.InspectLoader):
-    """Runs the text of a file that was read before: neither a newer content of the file nor a compiled copy of it."""
-
-    def __init__(self, code: Code) -> None:
-        self._code = code
-
-    def get_source(self, fullname: str) -> str:
-        return importlib.util.decode_source(self._code.text)
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self._code.text, str(self._code.path))
-
-
 def _run(code: Code) -> ModuleType:
     path = code.path
     name = f"privet_own_network_{path.stem}"  # no other module is called so
-    spec = importlib.util.spec_from_loader(name, _AsRead(code), origin=str(path))
+    spec = importlib.util.spec_from_loader(name, AsRead(path, code.text), origin=str(path))
     assert spec is not None, "a loader was given"
     assert spec.loader is not None, "a loader was given"
     module = importlib.util.module_from_spec(spec)
     module.__file__ = str(path)
     sys.modules[name] = module  # where dataclasses look for the names of their annotations
-    folder = str(path.parent)
-    sys.path.insert(0, folder)  # as Python does for a script: the file may import its neighbours
     try:
         spec.loader.exec_module(module)
+    except RecipeError:
+        raise
     except Exception as error:  # an error of the user's code is reported as it is
         raise RecipeError(f"Running {path} failed: {type(error).__name__}: {error}.") from error
-    finally:
-        sys.path.remove(folder)
     return module

@@ -101,25 +101,20 @@ def predict(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch_size: int
     return Predictions.from_logits(outputs.numpy(), labels.cpu().numpy())
 
 
+@torch.no_grad()
 def outputs_of(model: nn.Module, inputs: Tensor, *, batch_size: int = 1000) -> Tensor:
     """Return the outputs of a model for examples in evaluation mode, as a tensor of the processor.
 
     Not private: the result is an exact function of the examples. Outputs that are not finite are refused.
     """
-    found = any_outputs_of(model, inputs, batch_size=batch_size)
-    if not bool(found.isfinite().all()):
-        raise DataError("The model gives NaN or infinity for some of these records. Nothing can be said about them.")
-    return found
-
-
-@torch.no_grad()
-def any_outputs_of(model: nn.Module, inputs: Tensor, *, batch_size: int = 1000) -> Tensor:
-    """Return the outputs as :func:`outputs_of`, whether or not they are finite: for a release that bounds each."""
     size = checks.count("batch_size", batch_size)
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
     try:
-        return torch.cat([model(part.to(device)).cpu().double() for part in torch.split(inputs, size)])
+        found = torch.cat([model(part.to(device)).cpu().double() for part in torch.split(inputs, size)])
     finally:
         model.train(was_training)
+    if not bool(found.isfinite().all()):
+        raise DataError("The model gives NaN or infinity for some of these records. Nothing can be said about them.")
+    return found

@@ -52,7 +52,7 @@ from privet.gradients.capture.recorded import (
 )
 from privet.gradients.capture.recurrent_layers import COMPOSITES, Composite, kept_inside
 from privet.gradients.capture.rounding import as_seen
-from privet.isolation.asking import ASKING, LENGTHS
+from privet.isolation.asking import ASKING, EXCHANGING, LENGTHS
 from privet.isolation.backward import wrapped
 from privet.isolation.follow import Follower
 from privet.isolation.lines import user_line
@@ -63,9 +63,8 @@ from privet.isolation.tracer import EARLIER
 
 _NODES: frozenset[Any] = frozenset([Tensor.grad_fn.__get__])  # type: ignore[union-attr]
 _WANTS_GRADIENTS: frozenset[Any] = frozenset([Tensor.requires_grad.__set__])  # type: ignore[attr-defined]
-_EXCHANGES: frozenset[Any] = frozenset([Tensor.data.__set__])  # type: ignore[attr-defined]
 # Calls that are more than an operation with a result: questions, hooks, exchanged memory, gradients.
-_UNUSUAL = ASKING | _NODES | _EXCHANGES | _WANTS_GRADIENTS | {Tensor.register_hook, torch.autograd.grad}
+_UNUSUAL = ASKING | _NODES | EXCHANGING | _WANTS_GRADIENTS | {Tensor.register_hook, torch.autograd.grad}
 _NUMBER = (1 << SHIFT) - 1
 
 
@@ -276,7 +275,7 @@ class Capture(TorchFunctionMode):
             if follower is not None and any(map(is_batch, tensors_in(args))):
                 follower.note_error(func)
             raise
-        if func in _EXCHANGES and follower is not None:
+        if func in EXCHANGING and follower is not None:
             follower.declare(args[0], follower.verdict(args[1]))
             setattr(args[0], MARK, getattr(args[1], MARK, 0))
         if isinstance(result, Tensor) or type(result) not in PLAIN or writes(func):

@@ -8,12 +8,13 @@ for somebody who is among the training records and among these.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -28,7 +29,7 @@ from privet.datasets.info import DatasetInfo
 from privet.effects.noisy_counts.contributions import Evaluated, summed
 from privet.effects.noisy_counts.figures import Released
 from privet.effects.noisy_counts.terms import EvaluationTerms, Groups
-from privet.errors import BudgetExceeded, CheckpointError, DataError, RecipeError
+from privet.errors import BudgetExceeded, CheckpointError, DataError, RecipeError, UnsupportedModel
 from privet.mechanism.events import DpEvent
 from privet.mechanism.owners import Owners
 from privet.plan import Plan
@@ -36,16 +37,18 @@ from privet.runs.building import choose_device, held_out_data
 from privet.runs.evaluated import PrivateEvaluation, stored_evaluation
 from privet.runs.evaluation.importance import columns_of, drops_on_stand_ins
 from privet.runs.ledger_check import check_ledger
+from privet.runs.one_by_one import one_by_one, works_one_by_one
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.resuming import stored_plan, stored_recipe
 from privet.runs.run_files import RunFiles, write_json
 from privet.runs.runner import stored_model
 from privet.training.further_release import VectorRelease
-from privet.training.predictions import any_outputs_of
 from privet.vocabulary import Unit
 
 # A record to whose true class the model gives less than 0.7 % adds as much as one with 0.7 %.
 DEFAULT_CLIP = 5.0
+# Every call of the model has so many records, so that one more changes nothing about the others.
+_CHUNK = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +158,7 @@ def evaluate_privately(
         CheckpointError: the run is not finished.
         BudgetExceeded: the total would exceed ``max_epsilon``. Nothing is charged.
         DataError: a column of groups does not exist, or a file cannot be read.
+        UnsupportedModel: the model mixes records in evaluation mode.
     """
     files = RunFiles(folder=Path(folder))
     recipe, plan = stored_recipe(files), stored_plan(files)
@@ -164,13 +168,14 @@ def evaluate_privately(
             f"{folder} is not finished, and a private evaluation measures the model of a finished run. Resume it first."
         )
     _check_total(folder, release, plan, max_epsilon, recipe)
-    model = stored_model(files, recipe, choose_device(device))
+    model = stored_model(files, recipe, choose_device(device)).eval()
+    _check_keeps_apart(model, recipe)
     earlier = stored_evaluation(files)
     temperature = 1.0 if earlier is None else earlier.temperature
 
     def read() -> NDArray[np.float64]:
         records = held_out_data(recipe, data)
-        said = any_outputs_of(model, records.features)
+        said = _said(model, records.features)
         decided = recipe.info.task.decisions(said.nan_to_num())
         codes = {name: place for place, name in enumerate(terms.class_names)}
         evaluated = Evaluated(
@@ -228,6 +233,26 @@ def _check_total(
         )
 
 
+def _outputs(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    device = next(model.parameters()).device
+    return lambda records: model(records.to(device)).cpu().double()
+
+
+def _said(model: nn.Module, features: Tensor) -> Tensor:
+    """Return the outputs for private records, each a function of its own record, whether or not they are finite."""
+    return one_by_one(model, _outputs(model), features, size=_CHUNK)
+
+
+def _check_keeps_apart(model: nn.Module, recipe: Recipe) -> None:
+    """Refuse a model that mixes records in evaluation mode, before anything is charged. Reads no record."""
+    if not works_one_by_one(model, _outputs(model), torch.zeros(1, *recipe.info.input_shape), size=_CHUNK):
+        raise UnsupportedModel(
+            "A private evaluation needs a network that maps each record by itself in evaluation mode, and rules do not "
+            "prove it of this one, or it is random, or it changes when it is run. Training mode may differ. Nothing "
+            "was charged. Try it with made-up records: model.eval(), then privet.isolation.prove_isolation."
+        )
+
+
 def _drops(
     recipe: Recipe, model: nn.Module, records: ArrayDataset, terms: EvaluationTerms
 ) -> NDArray[np.float64] | None:
@@ -238,7 +263,7 @@ def _drops(
     targets = records.labels.cpu().numpy().reshape(len(records))
 
     def merits(features: Tensor) -> NDArray[np.float64]:
-        said = any_outputs_of(model, features)
+        said = _said(model, features)
         decided = task.decisions(said.nan_to_num())["class" if codes else task.names[0]]
         is_known = said.isfinite().all(1).numpy()
         if codes:
