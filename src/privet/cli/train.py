@@ -83,7 +83,6 @@ class _Asked:
     "privet train images --epsilon 3 --size 20000 --test images_test",
     "privet train env:CLINIC --table stays --target y --epsilon 3 --schema s.toml",
     "privet train images --epsilon 3 --size 20000 --model net.py:build",
-    "privet train notes.csv --text note --target ward --classes a,b --model encoder --epsilon 3 --size 5000",
 )
 @console.recipe_argument
 @click.option("-o", "--output", metavar="RUN", type=click.Path(), help="The run's folder; for own data, runs/NAME.")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
+from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.info import DatasetInfo
 from privet.errors import DataError, RecipeError
@@ -19,7 +20,7 @@ from privet.isolation.parts import with_tensors
 from privet.models import find_model
 from privet.plan import Plan
 from privet.runs.own_network import own_network
-from privet.runs.own_records import known_records, own_records
+from privet.runs.own_records import own_records
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.training_settings import (
     AdamSettings,
@@ -105,7 +106,7 @@ def held_out_data(recipe: Recipe, path: str | Path | None) -> ArrayDataset:
     if own is None:
         if path is not None:
             raise DataError(f"{recipe.dataset!r} has a test part of its own, which is used. Leave --data out.")
-        return known_records(recipe).test
+        return load(recipe.dataset, normalisation=recipe.normalisation).test
     wanted = own.test if path is None else path
     if wanted is None:
         raise DataError("The recipe names no held-out records. Name a file: privet evaluate RUN --data FILE.")
@@ -114,7 +115,9 @@ def held_out_data(recipe: Recipe, path: str | Path | None) -> ArrayDataset:
 
 def _loaded(recipe: Recipe, *, train: str | Path | None, test: str | Path | None) -> Split:
     own = own_records(recipe)
-    return known_records(recipe) if own is None or train is None else own.split(train=train, test=test)
+    if own is None or train is None:
+        return load(recipe.dataset, normalisation=recipe.normalisation)
+    return own.split(train=train, test=test)
 
 
 def load_tested(recipe: Recipe) -> Split:

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.datasets.own.declared_images import DeclaredImages
@@ -97,11 +96,6 @@ def new_records(recipe: Recipe, path: Where) -> NewRecords:
             "model in your own code: privet.runs.model_of(RUN)."
         )
     return _numbered(*read_new_records(path, table, recipe.info.normalisation(recipe.normalisation)))
-
-
-def known_records(recipe: Recipe) -> Split:
-    """Read the data that a recipe names."""
-    return load(recipe.dataset, normalisation=recipe.normalisation)
 
 
 def _numbered(features: Tensor, gaps: tuple[Gaps, ...] = ()) -> NewRecords:

@@ -152,7 +152,7 @@ def test_images_have_classes_and_no_groups_and_are_attacked_in_pixels(
 
 
 def _first(count: int) -> ArrayDataset:
-    test = load("fashion_mnist_small", normalisation="standardized").test
+    test = building.load("fashion_mnist_small", normalisation="standardized").test
     return ArrayDataset(features=test.features[:count], labels=test.labels[:count])
 
 

@@ -18,7 +18,7 @@ from privet.runs.serving.texts import ServedTexts
 from privet.runs.serving.written import Served
 
 # Copied as they are, so that the certificate can be checked in the folder.
-_EVIDENCE = ("ledger.jsonl", "plan.json", "env.json")
+_EVIDENCE = ("ledger.jsonl", "plan.json", "env.json", "model.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def export_run(folder: str | Path, output: str | Path) -> Exported:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CheckpointError(f"{target} is there already. Name a new or an empty folder: -o FOLDER.")
     model = stored_model(files, recipe, torch.device("cpu"))
-    written = _served(recipe).write(target, model, files.model, temperature=stored_temperature(files))
+    written = _served(recipe).write(target, model, temperature=stored_temperature(files))
     for name in _EVIDENCE:
         source = files.folder / name
         if source.is_file() and not source.is_symlink():

@@ -40,7 +40,7 @@ class ServedNetwork:
 
     recipe: Recipe
 
-    def write(self, target: Path, model: nn.Module, weights: Path, *, temperature: float) -> Written:
+    def write(self, target: Path, model: nn.Module, *, temperature: float) -> Written:
         """Write the network, and the program that reads records for it where they are rows or images."""
         recipe = self.recipe
         table = OWN_TABLES.get(recipe.info.name) if recipe.table is None else recipe.table.declared()
@@ -48,7 +48,6 @@ class ServedNetwork:
         served, left_out = _served(recipe, table, model, example, temperature)
         target.mkdir(parents=True, exist_ok=True)
         write_json(target / "model.json", served)
-        (target / "model.safetensors").write_bytes(weights.read_bytes())
         if served["program"] is None:
             torch.export.save(exported_program(model, example), target / "model.pt2")
         left_out += _onnx(model, example, target / "model.onnx")

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 _LARGEST_CELL = 1_000_000
 _AT_ONCE = 64
@@ -57,13 +56,15 @@ def rows_of(tokenizer: Any, texts: Sequence[str], served: Mapping[str, Any]) -> 
 @torch.no_grad()
 def outputs_of(folder: Path, texts: Sequence[str], served: Mapping[str, Any]) -> torch.Tensor:
     """Return the outputs of the network."""
+    import transformers
+
     transformers.utils.logging.disable_progress_bar()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         folder, local_files_only=True, use_safetensors=True
     ).eval()
     ids, mask = rows_of(tokenizer, texts, served)
-    parts = zip(ids.split(_AT_ONCE), mask.split(_AT_ONCE), strict=True)
+    parts = zip(torch.split(ids, _AT_ONCE), torch.split(mask, _AT_ONCE), strict=True)
     return torch.cat([model(input_ids=one, attention_mask=other).logits.double() for one, other in parts])
 
 

@@ -31,7 +31,7 @@ class ServedTexts:
     encoder: EncoderSettings
     recipe: Recipe
 
-    def write(self, target: Path, model: nn.Module, weights: Path, *, temperature: float) -> Written:
+    def write(self, target: Path, model: nn.Module, *, temperature: float) -> Written:
         """Write the encoder with its adapters merged, its tokenizer, and the program that reads texts for it."""
         tokenizer = encoder_tokenizer(self.encoder, self.recipe.info)
         target.mkdir(parents=True, exist_ok=True)

@@ -27,13 +27,12 @@ class Written:
 class Served(Protocol):
     """A model with what it needs to read records of its kind."""
 
-    def write(self, target: Path, model: nn.Module, weights: Path, *, temperature: float) -> Written:
+    def write(self, target: Path, model: nn.Module, *, temperature: float) -> Written:
         """Write model, reading and program into a new folder.
 
         Args:
             target: The folder, which may not exist yet.
             model: The final model of the run.
-            weights: The run's file of its weights.
             temperature: What its outputs are divided by, for probabilities that fit.
         """
         ...
