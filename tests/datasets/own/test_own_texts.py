@@ -1,4 +1,4 @@
-"""A user's own texts: one record is one row of tokens, none for training is refused, and test records are read strictly."""
+"""A user's own texts: one record is one row, none for training is refused, and test records are read strictly."""
 
 from __future__ import annotations
 
