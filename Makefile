@@ -94,9 +94,10 @@ unit: $(VENV)/.stamp-dev
 
 # Tests that take seconds and hold the laws on which a guarantee rests; a few that take long come with `make test` only.
 LATER := contract/test_engines.py accounting/test_mechanisms.py accounting/test_random_plans.py \
-	accounting/test_ledger_damage.py training/test_classifier.py training/test_several_processes.py training/distributed
+	accounting/test_ledger_damage.py training/test_classifier.py training/test_loading.py training/test_several_processes.py \
+	training/distributed
 QUICK := $(addprefix tests/,contract mechanism accounting gradients isolation training) \
-	$(addprefix tests/test_,$(addsuffix .py,checks formats names plan platforms repository wheel)) \
+	$(addprefix tests/test_,$(addsuffix .py,checks names plan platforms repository)) \
 	$(LATER:%=--ignore tests/%)
 
 quick: $(VENV)/.stamp-dev

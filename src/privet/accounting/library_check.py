@@ -6,8 +6,10 @@ widely reviewed; finished runs and certificates are checked with it.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 from dp_accounting import NeighboringRelation
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
@@ -20,7 +22,7 @@ from privet.accounting.guarantee import Guarantee
 from privet.accounting.mechanisms import TruncatedGaussian
 from privet.accounting.sampled_records import SampledRecords, binomial_weights
 from privet.errors import AccountingError
-from privet.mechanism.events import DpEvent, SampledRecordsDpEvent, flatten
+from privet.mechanism.events import DpEvent, SampledRecordsDpEvent, decode_event, encode_event, flatten
 from privet.vocabulary import Adjacency
 
 _RELATIONS = {
@@ -63,8 +65,15 @@ def library_epsilon(event: DpEvent, *, delta: float, adjacency: Adjacency) -> fl
         # the loss of several records varies at least as much as that of their mean number
         steps += [each.num_records * each.rate * math.sqrt(math.expm1(each.noise_multiplier**-2)) for each in owned]
     spacing = min(coarsest, max(_FINEST_SPACING, 0.1 * min(steps, default=1.0)))
+    return _composed(json.dumps(encode_event(event)), delta, adjacency, spacing)
+
+
+# A run, its report and its certificate ask the same question, and the library takes seconds for it.
+@lru_cache(maxsize=64)
+def _composed(written: str, delta: float, adjacency: Adjacency, spacing: float) -> float:
+    """Return the library's epsilon of an event that is written as JSON."""
     accountant = PLDAccountant(_RELATIONS[adjacency], value_discretization_interval=spacing)
-    for part, count in flatten(event):
+    for part, count in flatten(decode_event(json.loads(written))):
         accountant.compose(_as_mixture(part) if isinstance(part, SampledRecordsDpEvent) else part, count)
     return float(accountant.get_epsilon(delta))
 

@@ -57,7 +57,7 @@ def address(data: str, *, table: str | None, query: str | None, key: str | None)
                 f"{data} is a path."
             )
         return data
-    found = replace(SqlTable.at(data), **named)
-    if found.table is not None and found.query is not None:
+    found = SqlTable.at(data)
+    if (table or found.table) is not None and (query or found.query) is not None:
         raise click.UsageError("--table and --query both say which records. Give one of them.")
-    return found.address
+    return replace(found, **named).address
