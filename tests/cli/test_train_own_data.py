@@ -409,9 +409,8 @@ def test_a_schema_of_public_records_is_complete_but_for_the_size(ask: Ask, own: 
 @pytest.mark.parametrize(
     "option",
     [
-        ("--person", "patient"), ("--persons", "50"), ("--evaluate-epsilon", "1"), ("--max-epsilon", "1"),
-        ("--set", "privacy.epsilon=1"), ("--schema", "schema.toml"), ("--without-privacy",), ("--weights", "my.csv"),
-        ("--processes", "2"),
+        ("--person", "patient"), ("--persons", "50"), ("--schema", "schema.toml"), ("--weights", "my.csv"),
+        ("--train", "head"), ("--decimal", ","), ("--one-record-per-person",), ("--processes", "2"),
     ],
 )  # fmt: skip
 def test_texts_refuse_an_option_that_they_would_not_heed(ask: Ask, own: Path, option: tuple[str, ...]) -> None:

@@ -112,7 +112,7 @@ NETWORKS: tuple[Mutant, ...] = (
         "public-weights-are-not-assumed",
         "the guarantee does not say that it rests on public weights",
         "runs/recipes/recipe.py",
-        "        return of_schema if self.network is None else (*of_schema, *self.network.assumptions)\n",
+        "        return of_schema if self.own_weights is None else (*of_schema, *self.own_weights.assumptions)\n",
         "        return of_schema\n",
         f"{_TESTS}::test_the_guarantee_says_that_the_weights_are_assumed_public",
     ),

@@ -10,6 +10,8 @@ _SEVERAL = "tests/training/test_several_processes.py"
 _TERMS = "vocabulary.py"
 _UNITS = "tests/training/test_units.py"
 _OWN_DATA = "tests/cli/test_train_own_data.py"
+_TEXTS = "datasets/own/own_texts.py"
+_TEXT_RECORDS = "tests/datasets/own/test_own_texts.py"
 _SEAL = "training/data_seal.py"
 _SEALED = "tests/training/test_data_seal.py"
 _CSV = "datasets/csv_records.py"
@@ -221,6 +223,30 @@ RECORDS: tuple[Mutant, ...] = (
         "        order = sorted(range(len(rows)), key=places.__getitem__)",
         "        order = list(range(len(rows)))",
         _BASES + "::test_the_place_of_a_record_follows_from_its_key_alone",
+    ),
+    one(
+        "text-without-a-class-refused",
+        "a training text whose label was not declared stops the run, so that others learn of it",
+        _TEXTS,
+        "    labels = [declared.label.value(word) for word in _words(table, declared, declared.target)]\n",
+        "    labels = read_test_texts(train, declared, tokens).labels.tolist()\n",
+        _TEXT_RECORDS + "::test_a_training_label_that_is_no_class_counts_as_the_first_without_a_word",
+    ),
+    one(
+        "label-of-a-test-text-shown",
+        "the refusal of a test text shows its label",
+        _TEXTS,
+        "the first in record {codes.index(None) + 1}, are none of",
+        "the first in record {codes.index(None) + 1}, {_words(table, declared, declared.target)}, are none of",
+        _TEXT_RECORDS + "::test_a_test_label_that_is_no_class_is_refused_by_its_number_and_not_shown",
+    ),
+    one(
+        "encoder-of-any-content",
+        "a run on texts goes on with whatever lies in the folder, an encoder made from the records too",
+        "runs/text_models.py",
+        "    if found != settings.sha256:\n",
+        "    if False:\n",
+        "tests/runs/recipes/test_text_settings.py::test_another_encoder_in_the_folder_is_refused_before_it_is_loaded",
     ),
     one(
         "password-of-a-database",

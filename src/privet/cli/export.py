@@ -14,10 +14,10 @@ from privet.cli import console
 def export(run_folder: str, output: str, as_json: bool) -> int:
     """Write the model of RUN in a folder that serves without privet.
 
-    It holds the weights, the columns with their encoding, the operations of the
-    network, a program predict.py that needs numpy alone, ONNX where onnx is
-    installed, the model card, and the certificate with all that is needed to
-    check it. No record is read.
+    It holds the weights, the declaration of the records, the network, a program
+    predict.py, the packages that it needs (numpy for tables, pillow too for images,
+    torch and transformers for texts), ONNX where onnx is installed, the model card,
+    and the certificate with all that is needed to check it. No record is read.
     """
     from pathlib import Path
 

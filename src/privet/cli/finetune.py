@@ -11,7 +11,6 @@ import click
 from privet.cli import console
 
 if TYPE_CHECKING:
-    from privet.cli.train_own_data import OwnData
     from privet.plan import Plan
 
 _FILE = click.Path(exists=True, dir_okay=False)
@@ -77,6 +76,7 @@ def finetune(
     if num_samples:
         for text in fine_tuning.samples(tuned, job.tokenizer(), prompt=prompt, number=num_samples, length=length):
             click.echo(text)
+    console.remark(f"Next: privet report {folder}")
     return console.OK
 
 
@@ -92,43 +92,3 @@ def _plan(*, size: int, epsilon: float, delta: float | None, batch_size: int | N
     )  # fmt: skip
     click.echo(console.fitted(f"{'promised'.ljust(10)}{plan.guarantee()}", sys.stdout, hang=10))
     return plan
-
-
-def train_on_texts(path: str, own: OwnData, output: str, *, quiet: bool) -> int:
-    """Train a classifier of the texts in a column of a table, on an encoder in a local folder."""
-    model, classes, size, epsilon = own.model, own.classes, own.size, own.epsilon
-    needed = {"--model": model, "--target": own.target, "--classes": classes, "--size": size, "--epsilon": epsilon}
-    missing = [name for name, value in needed.items() if value is None]
-    if model is None or own.target is None or classes is None or size is None or epsilon is None:
-        raise click.UsageError(
-            f"Texts also need {', '.join(missing)}: the folder of an encoder, the column to predict, its classes as in "
-            "bad,good, the approximate number of records and the guarantee. All are public."
-        )
-    # First, so that nothing is promised where the packages for it are missing.
-    from privet.datasets.header_hints import names_persons
-    from privet.datasets.tables import read_header
-    from privet.integrations.hugging_face import fine_tuning
-
-    fine_tuning.libraries()
-    text, (target,) = own.text or "", own.target
-    person = next((name for name in read_header(path, targets=[target, text]) if names_persons(name)), None)
-    if person is not None:
-        console.remark(
-            f"warning: {path} has a column {person!r}, which seems to name whom a text is about. One text is "
-            "protected: the more texts somebody has, the less is promised to them."
-        )
-    promised = _plan(size=size, epsilon=epsilon, delta=own.delta, batch_size=None, epochs=10)
-    job = fine_tuning.FineTuning(model=Path(model), length=own.length or 128, physical_batch_size=32)
-    names = tuple(name.strip() for name in classes.split(","))
-    tuned = job.classifier(names)
-    rows = fine_tuning.labelled_of(job, Path(path), text=text, target=target, classes=names)
-    spent = job.train(tuned, rows, promised, Path(output), quiet=quiet)
-    click.echo(console.fitted(f"{'spent'.ljust(10)}{spent}", sys.stdout, hang=10))
-    facts = {"adapters": str(Path(output) / fine_tuning.ADAPTER_FOLDER)}
-    if own.test is not None:
-        held = fine_tuning.labelled_of(job, Path(own.test), text=text, target=target, classes=names)
-        facts["test accuracy"] = f"{fine_tuning.accuracy(tuned, held):.4f}*"
-    console.show_facts(facts)
-    if own.test is not None:
-        click.echo("  * not covered by the guarantee")
-    return console.OK

@@ -55,7 +55,7 @@ _OPTIONS = (
     ),
     click.option("--classes", help="Own images: sub-folders to use, as in cat,dog; all by default."),
     click.option("--image-size", help="Own images: size of the resized images; 32x32 by default."),
-    _name_option("--text", "Own table of texts: the column with the text; needs --model and --classes."),
+    _name_option("--text", "Own texts: the column with the text; needs --model and --classes."),
     click.option("--model", help="Own images or table: file.py:build, which is run. Own texts: folder of an encoder."),
     click.option("--weights", type=_FILE, help="With file.py:build: its public weights, a safetensors file."),
     click.option("--train", help="With file.py:build: head, all, adapters, or names as in 'classifier.*'."),

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -45,10 +45,8 @@ class _Asked:
     tensorboard: bool
     quiet: bool
 
-    def loaded(self) -> Recipe | None:
-        """Return the recipe to train, but for a learning rate that is tried first; None for own texts."""
-        if self.own.text is not None and is_own_data(self.recipe):
-            return None
+    def loaded(self) -> Recipe:
+        """Return the recipe to train, but for a learning rate that is tried first."""
         chosen = [*self.overrides, *([] if self.device is None else [f'training.device="{self.device}"'])]
         chosen += [] if self.evaluate_epsilon is None else [f"evaluation.epsilon={self.evaluate_epsilon!r}"]
         loaded = self._loaded(chosen)
@@ -114,8 +112,9 @@ def train(asked: _Asked, processes: int | None) -> int:
     """Run RECIPE in the folder RUN, or resume the run in that folder.
 
     RECIPE is the name of a packaged recipe, a TOML file, or your own data: a
-    CSV file with a header, the URL of a database with --table or --query, or a
-    folder with one sub-folder of images per class. A URL with a password is named
+    CSV file with a header, the URL of a database with --table or --query, a file
+    with a column of texts (--text), or a folder with one sub-folder of images per
+    class. A URL with a password is named
     by an environment variable: env:NAME.
 
     The guarantee is printed before any data is read, and again, from the
@@ -136,12 +135,10 @@ def train(asked: _Asked, processes: int | None) -> int:
 def _train(asked: _Asked) -> int:
     # First, so that a mistake in the recipe is reported before torch is loaded.
     loaded, quiet, max_epsilon = asked.loaded(), asked.quiet, asked.max_epsilon
-    if loaded is None:
-        return _train_on_texts(asked)
     for warning in (loaded.warning, _weakness(loaded)):
         if warning is not None:
             console.remark(f"warning: {warning}")
-    if loaded.network is not None:
+    if loaded.own_weights is not None:
         _tell_network(loaded)
     folder = asked.folder
     if loaded.released is not None:
@@ -183,11 +180,11 @@ def _train(asked: _Asked) -> int:
 
 def _tell_network(loaded: Recipe) -> None:
     """Print what of a user's own network is trained, and what the guarantee then rests on, before any charge."""
-    from privet.runs.own_network import own_network
+    if loaded.network is not None:
+        from privet.runs.own_network import own_network
 
-    assert loaded.network is not None
-    for line in own_network(loaded.network, loaded.info).told():
-        console.remark(line)
+        for line in own_network(loaded.network, loaded.info).told():
+            console.remark(line)
     for line in loaded.assumptions:
         console.remark(f"The guarantee assumes: {line}.")
 
@@ -242,31 +239,6 @@ def _evaluate(loaded: Recipe, folder: str, max_epsilon: float | None, *, num_pro
         )
     else:
         measure_privately(folder, asked, max_epsilon=max_epsilon, num_processes=num_processes)
-
-
-# The options that the training on own texts goes by.
-_FOR_TEXTS = {"epsilon", "delta", "size", "test", "target", "classes", "text", "model", "length"}
-_FOR_ALL = {"recipe", "output", "own", "quiet"}
-
-
-def _train_on_texts(asked: _Asked) -> int:
-    from privet.cli.finetune import train_on_texts
-    from privet.datasets.sql_tables import is_address
-
-    own = asked.own
-    if is_address(asked.recipe):
-        raise click.UsageError("--text reads a file, and this is a database. Write its records into a CSV file.")
-    if own.target is not None and len(own.target) > 1:
-        raise click.UsageError("A model of texts has one target. Give --target once.")
-    unheeded = [field.name for field in fields(own) if field.name not in _FOR_TEXTS and getattr(own, field.name)]
-    unheeded += [field.name for field in fields(asked) if field.name not in _FOR_ALL and getattr(asked, field.name)]
-    if unheeded:
-        names = ", ".join("--set" if name == "overrides" else f"--{name.replace('_', '-')}" for name in unheeded)
-        raise click.UsageError(
-            f"Texts (--text) are trained without {names}: one text is protected, and an encoder has its own weights. "
-            "Leave it out. To protect persons with several texts, write a loop of your own with pv.PersonRecords."
-        )
-    return train_on_texts(asked.recipe, own, asked.folder, quiet=asked.quiet)
 
 
 def _tuned_rate(recipe: Recipe, folder: str, *, quiet: bool) -> float:

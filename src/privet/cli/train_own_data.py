@@ -1,4 +1,4 @@
-"""``privet train`` on a user's own table or images: the recipe built from the options."""
+"""``privet train`` on a user's own table, texts or images: the recipe built from the options."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class OwnData:
     key: str | None
 
     def recipe_for(self, path: str, overrides: Sequence[str], *, reads_records: bool = True) -> Recipe:
-        """Return the recipe for a table or a folder of images; remarks on stderr name the chosen defaults.
+        """Return the recipe for a table, texts or a folder of images; remarks on stderr name the chosen defaults.
 
         Args:
             path: The table, the URL of a database, or the folder of images.
@@ -70,9 +70,10 @@ class OwnData:
         from privet.runs.recipes.own_data_defaults import with_network
         from privet.runs.recipes.recipe_files import recipe_from_values
 
-        network = self._network()
+        network = None if self.text is not None else self._network()
         path = address(path, table=self.table, query=self.query, key=self.key)
-        promise, values = self._images(Path(path)) if Path(path).is_dir() else self._table(path)
+        kind = self._images if Path(path).is_dir() else self._table if self.text is None else self._texts
+        promise, values = kind(path)
         values = values if network is None else with_network(values, promise, network)
         recipe = recipe_from_values(values, overrides, folder=Path())
         if reads_records:
@@ -247,11 +248,58 @@ class OwnData:
             "with the same columns, --public-sample FILE derives ranges and categories from them."
         )
 
-    def _images(self, path: Path) -> tuple[Promise, dict[str, Any]]:
+    def _texts(self, path: str) -> tuple[Promise, dict[str, Any]]:
+        """Return the recipe for a column of texts; only the header of the file is read."""
+        from privet.datasets.header_hints import names_persons
+        from privet.datasets.tables import read_header
+        from privet.runs.recipes.own_data_defaults import text_recipe
+        from privet.runs.text_models import fingerprint, libraries
+
+        self._refuse(
+            (
+                *("schema", "public_sample", "decimal", "person", "persons", "records_per_person", "sample"),
+                *("one_record_per_person", "weights", "train", "image_size", "channels"),
+            ),
+            "is not for texts: one text is protected, and an encoder has its own weights; to protect persons with "
+            "several texts, write a loop of your own with pv.PersonRecords",
+        )
+        missing = [f"--{name}" for name in ("model", "target", "classes", "size", "epsilon") if not getattr(self, name)]
+        if self.model is None or self.target is None or self.classes is None or missing:
+            raise click.UsageError(
+                f"Texts also need {', '.join(missing)}: the folder of an encoder, the column to predict, its classes "
+                "as in bad,good, the approximate number of records and the guarantee. All are public."
+            )
+        if len(self.target) > 1:
+            raise click.UsageError("A model of texts has one target. Give --target once.")
+        libraries()  # so that nothing is promised where the packages for it are missing
+        text, (target,) = self.text or "", self.target
+        delimiter = self.delimiter or ("\t" if ".tsv" in Path(path).name.lower() else ",")
+        person = next(filter(names_persons, read_header(path, targets=[target, text], delimiter=delimiter)), None)
+        if person is not None:
+            console.remark(
+                f"warning: {path} has a column {person!r}, which seems to name whom a text is about. One text is "
+                "protected: the more texts somebody has, the less is promised to them."
+            )
+        promise = self._promise(self.size)
+        return promise, text_recipe(
+            promise,
+            name=_recipe_name(path),
+            train=path,
+            test=self.test,
+            columns=(text, target),
+            classes=tuple(name.strip() for name in self.classes.split(",")),
+            length=self.length or 128,
+            delimiter=delimiter,
+            encoder=self.model,
+            sha256=fingerprint(Path(self.model)),
+        )
+
+    def _images(self, where: str) -> tuple[Promise, dict[str, Any]]:
         from privet.datasets.own.own_images import folder_classes
         from privet.errors import RecipeError
         from privet.runs.recipes.own_data_defaults import image_recipe
 
+        path = Path(where)
         self._refuse(
             (
                 "target",
@@ -280,7 +328,7 @@ class OwnData:
         promise = self._promise(self.size)
         return promise, image_recipe(
             promise,
-            name=_recipe_name(str(path)),
+            name=_recipe_name(where),
             train=path,
             test=test,
             classes=found,
@@ -300,13 +348,16 @@ def _tell_about_labels(recipe: Recipe) -> None:
 
     Guarantee: a function of the declaration. That there are such labels is not told, because they are private.
     """
-    for target in () if recipe.table is None else recipe.table.declared().targets:
-        classes = target.task.class_names
-        if classes:
-            console.remark(
-                f"A training record whose {target.column.name!r} is none of {', '.join(map(repr, classes))} counts as "
-                f"{target.column.default!r}, without a warning. Equal numbers match: 1.0 is 1."
-            )
+    from privet.datasets.tables import CategoryColumn
+
+    labels = [] if recipe.texts is None else [recipe.texts.declared().label]
+    if recipe.table is not None:
+        labels = [one.column for one in recipe.table.declared().targets if isinstance(one.column, CategoryColumn)]
+    for label in labels:
+        console.remark(
+            f"A training record whose {label.name!r} is none of {', '.join(map(repr, label.categories))} counts as "
+            f"{label.default!r}, without a warning. Equal numbers match: 1.0 is 1."
+        )
 
 
 def _with_cost(schema: TableSchema, path: str) -> TableSchema:

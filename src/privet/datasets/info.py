@@ -79,6 +79,7 @@ class DatasetInfo:
         public: whether the records are public, so that losses and counts computed from them may be shown.
         feature_names: one name per column of a table; empty for images.
         normalisations: the available normalisations; the first is the default.
+        holds_tokens: whether examples are whole numbers that name words, and no measurements.
         declared_task: the task, where it is more than the classes or one plain number.
     """
 
@@ -93,6 +94,7 @@ class DatasetInfo:
     public: bool
     feature_names: tuple[str, ...] = ()
     normalisations: tuple[Normalisation, ...] = (AS_STORED,)
+    holds_tokens: bool = False
     declared_task: Task | None = None
 
     def __post_init__(self) -> None:
@@ -113,6 +115,12 @@ class DatasetInfo:
         if self.declared_task is not None:
             return self.declared_task
         return Classes(class_names=self.class_names) if self.class_names else PlainNumber()
+
+    def made_up(self, count: int) -> Tensor:
+        """Return examples of zeros, which is a valid word too, of the right shape and type. Reads no data."""
+        import torch
+
+        return torch.zeros((count, *self.input_shape), dtype=torch.int64 if self.holds_tokens else torch.float32)
 
     def normalisation(self, name: str | None = None) -> Normalisation:
         """Return the normalisation of this name; the default for None."""

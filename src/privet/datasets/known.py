@@ -115,6 +115,7 @@ _INFOS = (
         source="R. Socher et al. (2013); https://gluebenchmark.com/tasks (SST-2)",
         public=True,
         normalisations=(AS_STORED,),
+        holds_tokens=True,
     ),
 )
 

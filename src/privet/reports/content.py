@@ -33,8 +33,8 @@ from privet.runs.run_files import RunFiles, listed, read_json, read_lines, read_
 # Deciles of the gradient norms of a batch, with minimum and maximum.
 NUM_NORM_QUANTILES = 11
 NOT_RECORDED = "not recorded"
-# The files of a user's own data and network in a recipe, as a run keeps it: absolute, on any system.
-_OWN_FILE = re.compile(r'^(train|test|file|weights) = "(?:[^"\n]*[/\\])?([^"/\\\n]+)"$', re.MULTILINE)
+# The files of a user's own data, network and encoder in a recipe, as a run keeps it: absolute, on any system.
+_OWN_FILE = re.compile(r'^(train|test|file|weights|folder) = "(?:[^"\n]*[/\\])?([^"/\\\n]+)"$', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,6 +138,7 @@ def spending_plot(
     *,
     rounds_charged: int,
     epsilon_spent: float,
+    with_evaluations: bool = False,
     is_quicker_than_measurements: bool = False,
 ) -> Plot:
     """Plot epsilon against rounds, with the ledger's charged rounds marked.
@@ -145,7 +146,8 @@ def spending_plot(
     Args:
         table: Rows of (rounds, upper bound on the epsilon spent).
         rounds_charged: Rounds charged in the ledger.
-        epsilon_spent: Epsilon spent by these rounds.
+        epsilon_spent: Epsilon spent by these rounds, and by private evaluations if there were any.
+        with_evaluations: Whether there were; the dot then lies above the line.
         is_quicker_than_measurements: The page also shows measurements with the accountant's own epsilon, which may
             be smaller than the quick bounds of the table: the note explains the difference.
     """
@@ -156,7 +158,7 @@ def spending_plot(
         axes.plot([rounds_charged], [epsilon_spent], "o", color=ORANGE, markersize=8)
         ends_late = rounds_charged > rounds[-1] / 2
         axes.annotate(
-            "charged",
+            "charged, with evaluations" if with_evaluations else "charged",
             (rounds_charged, epsilon_spent),
             xytext=(0 if ends_late else 10, -26 if ends_late else -10),
             textcoords="offset points",
@@ -167,7 +169,8 @@ def spending_plot(
     return Plot(
         name="epsilon-by-round",
         title="Budget over the run",
-        note="Epsilon of the plan after each round; the dot marks the charged rounds of the ledger."
+        note="Epsilon of the plan after each round; the dot marks the charged rounds of the ledger"
+        + (" together with its private evaluations." if with_evaluations else ".")
         + (_QUICKER_BOUND if is_quicker_than_measurements else ""),
         draw=draw,
         columns=("round", "epsilon"),

@@ -54,7 +54,11 @@ def utility_plots(content: RunContent) -> list[Any]:
         is_quicker = len(points) > 1 and content.plan.release is Release.EVERY_ITERATE
         found.append(
             plots.spending_plot(
-                table, rounds_charged=charged, epsilon_spent=epsilon, is_quicker_than_measurements=is_quicker
+                table,
+                rounds_charged=charged,
+                epsilon_spent=epsilon,
+                with_evaluations=bool(ledger.further),
+                is_quicker_than_measurements=is_quicker,
             )
         )
     if content.metrics is not None and len(content.metrics.curve) > 1:

@@ -15,13 +15,12 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.info import DatasetInfo
-from privet.datasets.own.own_images import load_declared_images
-from privet.datasets.own.own_table import load_declared_table
 from privet.errors import DataError, RecipeError
 from privet.isolation.parts import with_tensors
 from privet.models import find_model
 from privet.plan import Plan
 from privet.runs.own_network import own_network
+from privet.runs.own_records import own_records
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.training_settings import (
     AdamSettings,
@@ -38,6 +37,7 @@ from privet.runs.recipes.training_settings import (
     StepsSettings,
     TrainingSettings,
 )
+from privet.runs.text_models import own_encoder
 from privet.training.augmentation import ShiftAndFlip, Views
 from privet.training.batching import MapDataset
 from privet.training.last_iterate import ProvenLoss
@@ -114,14 +114,10 @@ def held_out_data(recipe: Recipe, path: str | Path | None) -> ArrayDataset:
 
 
 def _loaded(recipe: Recipe, *, train: str | Path | None, test: str | Path | None) -> Split:
-    table, images, info = recipe.table, recipe.images, recipe.info
-    if table is not None and train is not None:
-        return load_declared_table(table.declared(), info, train=train, test=test)
-    if images is not None and train is not None:
-        return load_declared_images(
-            images.declared(), info, info.normalisation(recipe.normalisation), train=train, test=test
-        )
-    return load(recipe.dataset, normalisation=recipe.normalisation)
+    own = own_records(recipe)
+    if own is None or train is None:
+        return load(recipe.dataset, normalisation=recipe.normalisation)
+    return own.split(train=train, test=test)
 
 
 def load_tested(recipe: Recipe) -> Split:
@@ -154,6 +150,8 @@ def _fresh(recipe: Recipe) -> nn.Module:
     info = recipe.info
     if recipe.network is not None:
         return own_network(recipe.network, info).model
+    if recipe.encoder is not None:
+        return own_encoder(recipe.encoder, info)
     return find_model(recipe.model).build(info.input_shape, info.task.num_outputs)
 
 

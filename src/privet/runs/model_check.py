@@ -20,7 +20,7 @@ from privet.gradients.rules.layer_rules import RULES
 from privet.isolation.parts import tensors_of
 from privet.models import MODELS, count_parameters
 from privet.runs.building import build_model, choose_device
-from privet.runs.model_cost import Inputs, ModelCost, RandomNumbers, losses_for, measure_cost, outputs_of
+from privet.runs.model_cost import Inputs, ModelCost, RandomNumbers, RandomTokens, losses_for, measure_cost, outputs_of
 from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.user_models import build_referenced
 from privet.training.preflight.preflight import preflight
@@ -101,6 +101,9 @@ def examine(
         info = recipe.info
         name, shape = recipe.model_title, info.input_shape
         model = build_model(recipe, torch.device("cpu"))
+        if info.holds_tokens:  # numbers of words, of which every encoder knows the first two
+            tokens = RandomTokens(shape=shape, vocabulary=2)
+            return examine_model(name, model, tokens, num_examples=num_examples, device=device)
     return examine_model(name, model, RandomNumbers(shape=shape), num_examples=num_examples, device=device)
 
 

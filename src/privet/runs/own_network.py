@@ -245,7 +245,7 @@ def _check_outputs(model: nn.Module, info: DatasetInfo, settings: NetworkSetting
     was_training = model.training
     model.eval()
     try:
-        found = model(torch.zeros(2, *info.input_shape))
+        found = model(info.made_up(2))
     except Exception as error:  # an error of the user's code is reported as it is
         raise RecipeError(
             f"{settings.title} fails on records of the shape {info.input_shape}: {type(error).__name__}: {error}."

@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from privet.datasets.own.new_records import Gaps, read_new_records
-from privet.datasets.own.own_images import read_unlabelled_images
-from privet.datasets.own.own_table import OWN_TABLES
-from privet.errors import DataError, RecipeError
+from privet.datasets.own.new_records import Gaps
+from privet.errors import RecipeError
 from privet.runs.building import choose_device
 from privet.runs.evaluated import stored_temperature
-from privet.runs.recipes.recipe import Recipe
+from privet.runs.own_records import new_records
 from privet.runs.resuming import stored_recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.runner import stored_model
@@ -72,36 +70,21 @@ def model_of(folder: str | os.PathLike[str], *, device: str = "auto") -> nn.Modu
 
 
 def predict_new(folder: str | os.PathLike[str], path: str | os.PathLike[str], *, device: str = "auto") -> Decisions:
-    """Return the predictions of a run's model on the records of a CSV file, or on the images of a folder.
+    """Return the predictions of a run's model on the records of a table, or on the images of a folder.
 
     Guarantee: as :func:`model_of` for the training records. The new records are not protected: the decision on one
     is an exact function of it. An empty cell is replaced as in training, and counted in ``gaps``.
 
     Raises:
-        DataError: the run was not trained on a table or a folder of images, or a record does not fit the declaration.
+        DataError: the run was not trained on records of a user's own, or a record does not fit the declaration.
     """
     recipe = stored_recipe(RunFiles(folder=Path(folder)))
-    names, features, gaps = _records(recipe, path)
+    new = new_records(recipe, path)
     task = recipe.info.task
-    outputs = outputs_of(model_of(folder, device=device), features)
+    outputs = outputs_of(model_of(folder, device=device), new.features)
     columns = task.decisions(outputs)
     temperature = stored_temperature(RunFiles(folder=Path(folder)))
     if task.class_names and temperature != 1:
         # decisions stay those of the model; its probabilities are made to fit
         columns = {**task.decisions(outputs / temperature), "class": columns["class"]}
-    return Decisions(names=names, columns=columns, class_names=task.class_names, gaps=gaps)
-
-
-def _records(recipe: Recipe, path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Tensor, tuple[Gaps, ...]]:
-    normalisation = recipe.info.normalisation(recipe.normalisation)
-    if recipe.images is not None:
-        files, pixels = read_unlabelled_images(path, recipe.images.declared(), normalisation)
-        return tuple(str(file) for file in files), pixels, ()
-    table = OWN_TABLES.get(recipe.info.name) if recipe.table is None else recipe.table.declared()
-    if table is None:
-        raise DataError(
-            f"The run was trained on {recipe.dataset!r}, which is neither a table nor a folder of images. Call its "
-            "model in your own code: privet.runs.model_of(RUN)."
-        )
-    features, gaps = read_new_records(path, table, normalisation)
-    return tuple(str(number + 1) for number in range(len(features))), features, gaps
+    return Decisions(names=new.names, columns=columns, class_names=task.class_names, gaps=new.gaps)

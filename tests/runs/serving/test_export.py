@@ -20,6 +20,7 @@ from privet.datasets.own.own_table import WORDS_FOR_GAPS
 from privet.datasets.tasks import Classes, Count, Number, PlainNumber, Several
 from privet.errors import CheckpointError, UnsupportedModel
 from privet.models import MODELS
+from privet.runs.prediction import predict_new
 from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.runner import train
 from privet.runs.serving import served_predict
@@ -146,6 +147,81 @@ def test_an_unfinished_run_and_a_folder_in_use_are_refused(run: Path, tmp_path: 
     (tmp_path / "used" / "mine.txt").write_text("mine")
     with pytest.raises(CheckpointError, match="there already"):
         export_run(run, tmp_path / "used")
+
+
+def test_a_reader_that_has_read_enough_ends_the_program_without_a_word(run: Path, tmp_path: Path) -> None:
+    export_run(run, tmp_path / "served")
+    (tmp_path / "new.csv").write_text("age;sex;town\n" + "1;f;north\n" * 20_000)
+    command = [sys.executable, str(tmp_path / "served" / "predict.py"), str(tmp_path / "new.csv")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+        assert program.stdout.readline().startswith(b"record,class")
+        program.stdout.close()
+        assert program.stderr.read() == b""
+
+
+IMAGES = """
+dataset = "pets"
+model = {model!r}
+[images]
+train = "pets"
+train_size = 200
+classes = ["cat", "dog"]
+height = 12
+width = 16
+channels = {channels}
+[privacy]
+epsilon = 4.0
+delta = 1e-4
+adjacency = "add_or_remove"
+unit = "record"
+sampling = {{ kind = "poisson", dataset_size = 200, batch_size = 50, steps = 2 }}
+clipping = {{ kind = "threshold", norm = 1.0 }}
+noise = {{ kind = "gaussian" }}
+[training]
+optimizer = {{ kind = "sgd", learning_rate = 0.5 }}
+device = "cpu"
+physical_batch_size = 100
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "channels", "needs"),
+    [("logistic_regression", 3, ["numpy", "pillow"]), ("oriented_edges", 1, ["numpy", "pillow", "torch"])],
+)
+def test_a_folder_of_images_is_decided_as_the_run_decides_it(
+    tmp_path: Path, model: str, channels: int, needs: list[str]
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    deep = np.arange(300, dtype=np.uint16).reshape(15, 20) * 200
+    for name in ("pets/cat/1.png", "pets/dog/2.png", "new/3.png", "new/inside/4.png", "new/.hidden.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        image.fromarray(np.random.default_rng(3).integers(0, 256, (20, 17, 3), dtype=np.uint8)).save(tmp_path / name)
+    image.fromarray(deep).save(tmp_path / "new" / "deep.png")
+    (tmp_path / "recipe.toml").write_text(IMAGES.format(model=model, channels=channels))
+    assert train(load_recipe(tmp_path / "recipe.toml"), tmp_path / "run").is_finished
+    served = tmp_path / "served"
+    assert list(export_run(tmp_path / "run", served).needs) == needs
+    assert (served / "requirements.txt").read_text().split() == needs
+    found = subprocess.run(
+        [sys.executable, str(served / "predict.py"), str(tmp_path / "new")], capture_output=True, text=True, check=True
+    )
+    rows = list(csv.reader(io.StringIO(found.stdout)))
+    wanted = predict_new(tmp_path / "run", tmp_path / "new", device="cpu")
+    assert [row[0] for row in rows[1:]] == list(wanted.names)
+    assert [row[1] for row in rows[1:]] == list(wanted.classes)
+    np.testing.assert_allclose(np.array([row[2:] for row in rows[1:]], float), wanted.probabilities, atol=2e-6)
+    (tmp_path / "new" / "5.png").write_bytes(b"no image")
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        subprocess.run(
+            [sys.executable, str(served / "predict.py"), str(tmp_path / "new")],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert "5.png" in refused.value.stderr
+    assert "Traceback" not in refused.value.stderr
 
 
 TABLES = ("logistic_regression", "mlp_64_64", "mlp_1000", "table_linear", "table_classes", "table_curved")

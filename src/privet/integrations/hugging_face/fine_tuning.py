@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from privet import checks
 from privet.accounting.guarantee import Guarantee
-from privet.errors import DependencyError, UnsupportedModel
+from privet.errors import LedgerError, UnsupportedModel
 from privet.integrations.hugging_face.losses import task_of
 from privet.integrations.hugging_face.private_run import PrivateRun
 from privet.integrations.hugging_face.text_records import (
     TextPair,
     TokenRows,
     causal_rows,
-    labelled_rows,
-    read_labelled,
     read_pairs,
 )
 from privet.plan import Plan
+from privet.runs.run_files import RunFiles
+from privet.runs.text_models import LocalModel, libraries, with_adapters
 
 ADAPTER_FOLDER = "model"
 
@@ -55,70 +52,43 @@ class FineTuning:
         checks.fields(self, checks.count, "length", "rank", "physical_batch_size")
         checks.fields(self, checks.positive, "learning_rate")
 
+    @property
+    def _local(self) -> LocalModel:
+        return LocalModel(folder=self.model, length=self.length)
+
     def tokenizer(self) -> Any:
         """Return the model's tokenizer."""
-        transformers, _ = libraries()
-        return self._from_folder(transformers.AutoTokenizer)
+        return self._local.tokenizer()
 
     def causal(self) -> Any:
         """Return a model that foretells the next token, with adapters."""
-        transformers, peft = libraries()
-        model = self._from_folder(transformers.AutoModelForCausalLM)
+        model = self._local.loaded("AutoModelForCausalLM")
         rows = causal_rows(self.tokenizer(), [TextPair(text="a " * self.length)], length=self.length).columns
         last = rows["input_ids"][:, -1:]
         others = torch.where(last > 0, last - 1, last + 1)
         ids = torch.cat([rows["input_ids"], torch.cat([rows["input_ids"][:, :-1], others], 1)])
-        logits = self._tried(model, input_ids=ids, attention_mask=torch.ones_like(ids))[:, :-1]
+        logits = self._local.tried(model, input_ids=ids, attention_mask=torch.ones_like(ids))[:, :-1]
         if not torch.allclose(logits[0], logits[1], rtol=1e-3, atol=1e-4):
             raise UnsupportedModel(
                 f"{self.model} holds a model whose tokens see the ones after them, as an encoder's do, so there is "
                 "nothing to foretell. Take the folder of a decoder; an encoder classifies: privet train FILE --text ..."
             )
-        return self._adapted(model, peft.TaskType.CAUSAL_LM)
-
-    def classifier(self, classes: Sequence[str]) -> Any:
-        """Return an encoder with a new head for the declared classes, with adapters."""
-        transformers, peft = libraries()
-        named = {"num_labels": len(classes), "id2label": dict(enumerate(classes)), "ignore_mismatched_sizes": True}
-        model = self._from_folder(transformers.AutoModelForSequenceClassification, **named)
-        rows = labelled_rows(self.tokenizer(), ["a " * self.length], [0], length=self.length).columns
-        self._tried(model, **{name: column for name, column in rows.items() if name != "labels"})
-        return self._adapted(model, peft.TaskType.SEQ_CLS)
-
-    def _tried(self, model: Any, **batch: Tensor) -> Tensor:
-        """Return the logits of made-up texts of the declared length, or say that the model cannot take them."""
-        try:
-            with torch.no_grad():
-                return cast(Tensor, model.eval()(**batch)["logits"])
-        except (IndexError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise UnsupportedModel(
-                f"{self.model} cannot take texts of {self.length} tokens ({reason}). Declare fewer with --length."
-            ) from error
-
-    def _from_folder(self, kind: Any, **named: Any) -> Any:
-        given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, **named}
-        if "Model" in kind.__name__:
-            given |= {"use_safetensors": True, "dtype": torch.float32}
-        try:
-            return kind.from_pretrained(str(self.model), **given)
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise UnsupportedModel(
-                f"{self.model} is not the folder of a model with tokenizer and weights in safetensors: {reason}"
-            ) from error
-
-    def _adapted(self, model: Any, task: Any) -> Any:
-        _, peft = libraries()
         task_of(model)  # refuses a model whose loss is not known, before anything is charged
-        chosen = peft.LoraConfig(task_type=task, r=self.rank, lora_alpha=2 * self.rank, target_modules="all-linear")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="fan_in_fan_out")  # GPT-2 keeps weights the other way round
-            return peft.get_peft_model(model, chosen)
+        return with_adapters(model, "CAUSAL_LM", rank=self.rank)
 
     def train(self, model: Any, rows: TokenRows, plan: Plan, folder: Path, *, quiet: bool = True) -> Guarantee:
-        """Train the adapters as the plan says, or go on with the run in the folder; save them in PEFT's format."""
+        """Train the adapters as the plan says, or go on with the run in the folder; save them in PEFT's format.
+
+        Raises:
+            LedgerError: the folder holds a run whose ledger is elsewhere, as an earlier version of privet wrote it.
+        """
         transformers, _ = libraries()
+        former, files = folder / "privet", RunFiles(folder=folder)
+        if (former / "ledger.jsonl").exists():  # a second ledger would count what was spent before as nothing
+            raise LedgerError(
+                f"{folder} holds a run of an earlier version of privet, whose ledger is in {former}. Move the files of "
+                f"{former} into {folder} to go on with it, or name another folder for another run."
+            )
         from privet.integrations.hugging_face.trainer import PrivateTrainer
 
         trainer = PrivateTrainer(
@@ -135,31 +105,14 @@ class FineTuning:
                 disable_tqdm=quiet,
             ),
             train_dataset=rows,
-            private=PrivateRun(plan=plan, seed=self.seed),
+            private=PrivateRun(plan=plan, seed=self.seed, folder=folder),
         )
         trainer.remove_callback(transformers.PrinterCallback)  # it would tell how long training took
-        trainer.train(resume_from_checkpoint=(folder / "privet" / "ledger.jsonl").exists())
+        trainer.train(resume_from_checkpoint=files.ledger.exists())
         guarantee = trainer.guarantee()
         trainer.model.save_pretrained(folder / ADAPTER_FOLDER)
         (folder / ADAPTER_FOLDER / "guarantee.txt").write_text(f"{guarantee}\n", encoding="utf-8")
         return guarantee
-
-
-def libraries() -> tuple[Any, Any]:
-    """Return transformers and peft.
-
-    Raises:
-        DependencyError: one of them is not installed.
-    """
-    try:
-        import accelerate  # noqa: F401 (its absence would be told in the middle of a run)
-        import peft
-        import transformers
-    except ImportError as missing:
-        raise DependencyError(
-            f"Fine-tuning needs {missing.name}, which is not installed. Install it with: pip install 'privet[peft]'."
-        ) from missing
-    return transformers, peft
 
 
 def plan_for(*, size: int, epsilon: float, delta: float, batch_size: int | None, epochs: int) -> Plan:
@@ -172,12 +125,6 @@ def plan_for(*, size: int, epsilon: float, delta: float, batch_size: int | None,
 def pairs_of(job: FineTuning, path: Path) -> TokenRows:
     """Return the records of a file of JSON lines."""
     return causal_rows(job.tokenizer(), read_pairs(path), length=job.length)
-
-
-def labelled_of(job: FineTuning, path: Path, *, text: str, target: str, classes: Sequence[str]) -> TokenRows:
-    """Return the records of a CSV file."""
-    texts, labels = read_labelled(path, text=text, target=target, classes=classes)
-    return labelled_rows(job.tokenizer(), texts, labels, length=job.length)
 
 
 def perplexity(model: Any, rows: TokenRows, *, at_once: int = 16) -> float:
@@ -194,18 +141,6 @@ def perplexity(model: Any, rows: TokenRows, *, at_once: int = 16) -> float:
             total += float((token_losses(model(**part)["logits"][:, :-1], labels) * counted).sum())
             count += int(counted.sum())
     return math.exp(total / max(1, count))
-
-
-def accuracy(model: Any, rows: TokenRows, *, at_once: int = 64) -> float:
-    """Return the share of texts whose class is found; texts without a declared class count as errors."""
-    right = 0
-    model.eval()
-    with torch.no_grad():
-        for start in range(0, len(rows), at_once):
-            part = {name: column[start : start + at_once].to(model.device) for name, column in rows.columns.items()}
-            labels = part.pop("labels")
-            right += int((model(**part)["logits"].argmax(1) == labels).sum())
-    return right / max(1, len(rows))
 
 
 def samples(model: Any, tokenizer: Any, *, prompt: str, number: int, length: int) -> list[str]:

@@ -1,13 +1,12 @@
 """Private texts as rows of tokens: one record is one line, and every row has the declared length.
 
-Nothing is learned from the records: the tokenizer is the model's, lengths and classes are declared, and the shape of a
+Nothing is learned from the records: the tokenizer is the model's, lengths are declared, and the shape of a
 batch does not depend on its contents. A record that cannot be read counts as an empty one, whose loss is zero, without
 a word about which it was.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from privet.errors import DataError
 from privet.integrations.hugging_face.losses import IGNORED
+from privet.runs.text_models import padding_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,24 +81,6 @@ def _pair(line: str) -> TextPair:
         return TextPair(text="")
 
 
-def read_labelled(path: Path, *, text: str, target: str, classes: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Read the texts of a CSV file and the places of their labels among the declared classes.
-
-    Raises:
-        DataError: the header lacks a column. A label that was not declared counts as none.
-    """
-    rows = csv.reader(_text_of(path).splitlines(keepends=True), delimiter="\t" if ".tsv" in path.name else ",")
-    header = [name.strip() for name in next(rows, [])]
-    for column in (text, target):
-        if column not in header:
-            raise DataError(f"{path} has no column {column!r}; its header names {', '.join(header) or 'nothing'}.")
-    place, label = header.index(text), header.index(target)
-    numbers = {name: number for number, name in enumerate(classes)}
-    whole = [row if len(row) == len(header) else None for row in rows]
-    kept = [("", IGNORED) if row is None else (row[place], numbers.get(row[label].strip(), IGNORED)) for row in whole]
-    return [words for words, _ in kept], [number for _, number in kept]
-
-
 def _text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -109,7 +91,7 @@ def _text_of(path: Path) -> str:
 
 def causal_rows(tokenizer: Any, pairs: Sequence[TextPair], *, length: int) -> TokenRows:
     """Return texts for a model that foretells the next token: cut to the declared length, prompts without labels."""
-    ids = torch.full((len(pairs), length), _padding(tokenizer), dtype=torch.long)
+    ids = torch.full((len(pairs), length), padding_of(tokenizer), dtype=torch.long)
     mask, labels = torch.zeros_like(ids), torch.full_like(ids, IGNORED)
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     for row, pair in enumerate(pairs):
@@ -122,20 +104,3 @@ def causal_rows(tokenizer: Any, pairs: Sequence[TextPair], *, length: int) -> To
     # attention over padding alone has no value; an empty text attends to one token of padding
     mask[:, 0] = 1
     return TokenRows(columns={"input_ids": ids, "attention_mask": mask, "labels": labels})
-
-
-def labelled_rows(tokenizer: Any, texts: Sequence[str], labels: Sequence[int], *, length: int) -> TokenRows:
-    """Return texts with their classes for an encoder, cut to the declared length."""
-    ids = torch.full((len(texts), length), _padding(tokenizer), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, text in enumerate(texts):
-        tokens = tokenizer(text, truncation=True, max_length=length)["input_ids"]
-        ids[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.long)
-        mask[row, : len(tokens)] = 1
-    mask[:, 0] = 1  # as above
-    return TokenRows(columns={"input_ids": ids, "attention_mask": mask, "labels": torch.tensor(labels)})
-
-
-def _padding(tokenizer: Any) -> int:
-    number = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    return 0 if number is None else int(number)

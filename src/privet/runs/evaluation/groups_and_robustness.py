@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from privet.datasets.arrays import ArrayDataset
 from privet.datasets.encoding import categories_of, category_columns
 from privet.datasets.info import DatasetInfo
-from privet.datasets.own.own_images import read_test_images
-from privet.datasets.own.own_table import load_own_csv, read_test_csv
 from privet.effects.fairness import Attribute, decision_disparity, fairness_report
 from privet.effects.feature_estimate import explain_groups
 from privet.effects.gradient_norms import gradient_norms
@@ -31,6 +29,7 @@ from privet.errors import DataError
 from privet.mechanism.noise import spherical_gaussian_multiplier
 from privet.plan import Plan
 from privet.runs.building import choose_device, load_tested
+from privet.runs.own_records import tested_records
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.training_settings import SgdSettings
 from privet.runs.resuming import classifier_recipe, stored_plan, stored_recipe
@@ -60,18 +59,12 @@ class RobustnessExamination:
 
 
 def own_test_data(folder: str | Path, path: str | os.PathLike[str]) -> ArrayDataset:
-    """Read a CSV file, or a folder of images, as test data for the model of a run.
+    """Read a table or a folder of images as test data for the model of a run.
 
     Raises:
         DataError: the file does not fit the run's declaration; the message names the row and the problem.
     """
-    recipe = stored_recipe(RunFiles(folder=Path(folder)))
-    normalisation = recipe.info.normalisation(recipe.normalisation)
-    if recipe.table is not None:
-        return read_test_csv(path, recipe.table.declared(), normalisation)
-    if recipe.images is not None:
-        return read_test_images(path, recipe.images.declared(), normalisation)
-    return load_own_csv(path, recipe.info, normalisation)
+    return tested_records(stored_recipe(RunFiles(folder=Path(folder))), path)
 
 
 def group_attribute(info: DatasetInfo, features: Tensor, name: str) -> Attribute:
@@ -171,10 +164,18 @@ def examine_robustness(
         radii: Largest changes of a value; 1 to 16 of 255 for images, 0.5 to 10 % of a range for tables.
         attack: The attack; by default 20 steps and two random starts in the maximum norm.
         num_attacked: Number of examples to attack at most, the first ones.
+
+    Raises:
+        DataError: the records are texts.
     """
     files = RunFiles(folder=Path(folder))
     recipe = classifier_recipe(files)
     data = load_tested(recipe).test if test is None else test
+    if recipe.info.holds_tokens:
+        raise DataError(
+            f"The records of {recipe.dataset!r} are texts: a word cannot be changed a little, so that there is no "
+            "accuracy by the size of a change. Leave --robustness out."
+        )
     normalisation = recipe.info.normalisation(recipe.normalisation)
     is_image = len(recipe.info.input_shape) == 3
     axes = (1, -1, *(1 for _ in recipe.info.input_shape[1:]))

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -245,7 +244,7 @@ def _said(model: nn.Module, features: Tensor) -> Tensor:
 
 def _check_keeps_apart(model: nn.Module, recipe: Recipe) -> None:
     """Refuse a model that mixes records in evaluation mode, before anything is charged. Reads no record."""
-    if not works_one_by_one(model, _outputs(model), torch.zeros(1, *recipe.info.input_shape), size=_CHUNK):
+    if not works_one_by_one(model, _outputs(model), recipe.info.made_up(1), size=_CHUNK):
         raise UnsupportedModel(
             "A private evaluation needs a network that maps each record by itself in evaluation mode, and rules do not "
             "prove it of this one, or it is random, or it changes when it is run. Training mode may differ. Nothing "

@@ -1,4 +1,4 @@
-"""Recipes for a user's own table or images: the declaration, and defaults for private training.
+"""Recipes for a user's own table, images or texts: the declaration, and defaults for private training.
 
 The defaults are constants and functions of declared numbers. None of them reads a record.
 """
@@ -16,6 +16,7 @@ from privet.models.model_sizes import STATISTICS_NORM
 from privet.runs.recipes.network_settings import OWN_NETWORK
 from privet.runs.recipes.table_schema import TableSchema
 from privet.runs.recipes.table_settings import ColumnSettings
+from privet.runs.recipes.text_settings import OWN_ENCODER
 
 _LARGEST_DELTA = 1e-5
 _FEWEST_RECORDS = 100
@@ -277,6 +278,45 @@ def image_recipe(
         **_named(name, "oriented_edges", "images", images, test),
         "privacy": promise.settings(batch_size=batch_size, epochs=60, norm=0.1),
         "training": _training(learning_rate, physical_batch_size=512),
+    }
+
+
+def text_recipe(
+    promise: Promise,
+    *,
+    name: str,
+    train: str | Path,
+    test: str | Path | None,
+    columns: tuple[str, str],
+    classes: tuple[str, ...],
+    length: int,
+    delimiter: str,
+    encoder: str | Path,
+    sha256: str,
+) -> dict[str, Any]:
+    """Return a recipe for a user's own texts as plain values: the column of texts, and that of classes.
+
+    Adapters of rank 8 and a new head on the user's encoder, a tenth of the texts per step, ten epochs, gradients
+    clipped to norm 1, AdamW with a rate that falls to zero. These are starting values, which no study has compared.
+    """
+    texts = {
+        "train": str(train),
+        "train_size": promise.train_size,
+        "text": columns[0],
+        "target": columns[1],
+        "classes": list(classes),
+        "length": length,
+        "delimiter": delimiter,
+    }
+    return {
+        **_named(name, OWN_ENCODER, "texts", texts, test),
+        "encoder": {"folder": str(encoder), "sha256": sha256},
+        "privacy": promise.settings(batch_size=max(1, promise.train_size // 10), epochs=10, norm=1.0),
+        "training": {
+            "optimizer": {"kind": "adamw", "learning_rate": 0.001, "weight_decay": 0.0},
+            "schedule": {"kind": "linear"},
+            "physical_batch_size": 32,
+        },
     }
 
 

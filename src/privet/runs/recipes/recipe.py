@@ -24,8 +24,12 @@ from privet.runs.recipes.network_settings import OWN_NETWORK, NetworkSettings
 from privet.runs.recipes.pretraining_settings import PretrainingSettings
 from privet.runs.recipes.recipe_faults import explained, refuse_unknown_keys
 from privet.runs.recipes.table_settings import ReleasedSettings, TableSettings
+from privet.runs.recipes.text_settings import OWN_ENCODER, EncoderSettings, TextSettings
 from privet.runs.recipes.training_settings import Positive, SgdSettings, Table, TrainingSettings
 from privet.vocabulary import Release, Unit
+
+# Each declares files for training and test with a public size, and gives the public facts about them.
+OwnData = TableSettings | ImageSettings | TextSettings
 
 # Names of own data begin with this where they follow from the name of a file.
 OWN_PREFIX = "own_"
@@ -108,7 +112,9 @@ class Recipe(Table):
     normalisation: str | None = None
     table: TableSettings | None = None
     images: ImageSettings | None = None
+    texts: TextSettings | None = None
     network: NetworkSettings | None = None
+    encoder: EncoderSettings | None = None
     pretraining: PretrainingSettings | None = None
     evaluation: EvaluationSettings | None = None
     data_sheet: DataSheet | None = None
@@ -146,10 +152,14 @@ class Recipe(Table):
         elif self.dataset not in KNOWN_DATASETS:
             raise RecipeError(
                 f"dataset is {self.dataset!r}. {codec.suggestion(self.dataset, list(KNOWN_DATASETS))} A name of your "
-                "own needs a [table] that declares the files and their columns, or [images] that declares a folder."
+                "own needs a [table] that declares the files and their columns, [images] that declares a folder, or "
+                "[texts] that declares two columns."
             )
+        self._check_encoder()
         if self.network is not None:
             self._check_network(self.network)
+        elif self.encoder is not None:
+            self._check_own_weights(self.encoder, "encoder", OWN_ENCODER)
         elif self.model not in MODEL_SIZES:
             raise RecipeError(f"model is {self.model!r}. {codec.suggestion(self.model, list(MODEL_SIZES))}")
         known = [normalisation.name for normalisation in self.info.normalisations]
@@ -186,14 +196,19 @@ class Recipe(Table):
         )
 
     @property
-    def own_data(self) -> TableSettings | ImageSettings | None:
+    def own_data(self) -> OwnData | None:
         """The declaration of the user's own data; None for data that privet knows by name."""
-        return self.table if self.table is not None else self.images
+        return next(iter(self._declared.values()), None)
 
-    def _check_own_data(self, own: TableSettings | ImageSettings) -> None:
-        if self.table is not None and self.images is not None:
-            raise RecipeError("The recipe has both [table] and [images]. It trains on one of them: remove one.")
-        part = "table" if self.images is None else "images"
+    @property
+    def _declared(self) -> dict[str, OwnData]:
+        found = {"table": self.table, "images": self.images, "texts": self.texts}
+        return {name: own for name, own in found.items() if own is not None}
+
+    def _check_own_data(self, own: OwnData) -> None:
+        part, *others = self._declared
+        if others:
+            raise RecipeError(f"The recipe has both [{part}] and [{others[0]}]. It trains on one of them: remove one.")
         if self.dataset in KNOWN_DATASETS:
             raise RecipeError(
                 f"dataset is {self.dataset!r}, which privet knows, and the recipe has [{part}]. Give your own data "
@@ -241,22 +256,39 @@ class Recipe(Table):
     def assumptions(self) -> tuple[str, ...]:
         """What a guarantee of a run of this recipe rests on besides its plan."""
         of_schema = () if self.released is None else (self.released.assumption,)
-        return of_schema if self.network is None else (*of_schema, *self.network.assumptions)
+        return of_schema if self.own_weights is None else (*of_schema, *self.own_weights.assumptions)
+
+    @property
+    def own_weights(self) -> NetworkSettings | EncoderSettings | None:
+        """The network or the encoder of the user's own; None for a network that privet knows by name."""
+        return self.encoder if self.network is None else self.network
+
+    def _check_encoder(self) -> None:
+        if self.network is not None and self.encoder is not None:
+            raise RecipeError("The recipe has [network] and [encoder]. It trains one of them: remove one.")
+        if (self.texts is None) != (self.encoder is None):
+            raise RecipeError(
+                "[texts] and [encoder] go together: texts are read by the tokenizer of an encoder, which reads nothing "
+                "else. Give both, or neither."
+            )
 
     def _check_network(self, network: NetworkSettings) -> None:
-        if self.model != OWN_NETWORK:
+        self._check_own_weights(network, "network", OWN_NETWORK)
+        network.check()
+
+    def _check_own_weights(self, own: NetworkSettings | EncoderSettings, part: str, name: str) -> None:
+        if self.model != name:
             raise RecipeError(
-                f"model is {self.model!r}, and the recipe has a [network] table, which names a network of your own. "
-                f"Set model = '{OWN_NETWORK}', or remove [network]."
+                f"model is {self.model!r}, and the recipe has [{part}], which names {own.title} of your own. Set "
+                f"model = '{name}', or remove [{part}]."
             )
         if self.pretraining is not None:
-            raise RecipeError("The recipe has [network] and [pretraining]. Give weights in [network], or remove one.")
+            raise RecipeError(f"The recipe has [{part}] and [pretraining]. Both give weights: remove one.")
         if self.privacy.release == Release.LAST_ITERATE.value:
             raise RecipeError(
                 "privacy.release = 'last_iterate' needs a network of which constants are proven, and nothing is proven "
                 "of one of your own. Remove privacy.release and privacy.descent."
             )
-        network.check()
 
     def _check_last_iterate(self) -> None:
         """Check the conditions of a last-iterate session, before torch is loaded."""
@@ -308,7 +340,7 @@ class Recipe(Table):
     @property
     def model_title(self) -> str:
         """The name of the network, or the function that builds the user's own."""
-        return self.model if self.network is None else self.network.title
+        return self.model if self.own_weights is None else self.own_weights.title
 
     def plan(self) -> Plan:
         """Return the calibrated plan. Reads no data and loads no torch.

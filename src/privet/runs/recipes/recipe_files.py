@@ -20,8 +20,14 @@ from privet.runs.recipes.recipe import Recipe
 
 MAX_BYTES = 1_000_000
 LARGEST_INTEGER = 2**53
-# Keys of tables of a recipe that name files.
-_DATA, _CODE = ("train", "test"), ("file", "weights")
+# Keys of tables of a recipe that name files or folders.
+_FILES = {
+    "table": ("train", "test"),
+    "images": ("train", "test"),
+    "texts": ("train", "test"),
+    "network": ("file", "weights"),
+    "encoder": ("folder",),
+}
 _BARE_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./:+-]*")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -78,9 +84,8 @@ def recipe_from_values(values: Mapping[str, Any], overrides: Sequence[str] = (),
     for override in overrides:
         _apply(data, override)
     if folder is not None:
-        _anchor(data.get("table"), folder, _DATA)
-        _anchor(data.get("images"), folder, _DATA)
-        _anchor(data.get("network"), folder, _CODE)
+        for name, keys in _FILES.items():
+            _anchor(data.get(name), folder, keys)
     return Recipe.from_dict(data)
 
 

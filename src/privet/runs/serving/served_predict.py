@@ -1,8 +1,9 @@
 """Predict with the exported model beside this file: python predict.py records.csv > predicted.csv.
 
-Needs Python 3.10 and numpy, and nothing else. model.json holds the columns, their encoding and the operations of the
-network; model.safetensors holds its weights. The certificate beside it says what was promised about the training data;
-records that are predicted here are not protected.
+A model of images takes a folder of images. Needs Python 3.10 and the packages in requirements.txt: numpy, pillow for
+images, torch for a network that numpy cannot carry out. model.json holds the columns, their encoding and the operations
+of the network; model.safetensors holds its weights. The certificate beside it says what was promised about the training
+data; records that are predicted here are not protected.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -22,6 +24,9 @@ import numpy as np
 
 Array = Any
 WORDS_FOR_GAPS = frozenset({"", "nan", "na", "n/a", "null", "none"})
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
+_DEEP_GREY = ("I;16", "I;16B", "I;16L", "I")
 _LARGEST_CELL = 1_000_000
 _TYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "U8": "<u1", "BOOL": "?"}
 
@@ -117,6 +122,46 @@ def features_of(rows: Sequence[Mapping[str, str]], served: Mapping[str, Any]) ->
     found = (found - np.array(scale["shift"])) / np.array(scale["scale"])
     found = found if scale["bounds"] is None else np.clip(found, *scale["bounds"])
     return found.astype(np.float32)
+
+
+def image_files(folder: str) -> list[Path]:
+    """Return the images of a folder and of its sub-folders."""
+    root = Path(folder)
+    try:
+        inner = [each for each in root.iterdir() if each.is_dir() and not each.name.startswith(".")]
+        files = [path for place in (root, *sorted(inner)) for path in sorted(place.iterdir())]
+    except OSError as error:
+        raise SystemExit(f"The folder {folder} cannot be read: {error.strerror}.") from None
+    found = [path for path in files if path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".")]
+    if not found:
+        raise SystemExit(f"{folder} holds no images.")
+    return found
+
+
+def pixels_of(path: Path, declared: Mapping[str, int]) -> Array:
+    """Return one image of the declared size as numbers from 0 to 1, channels first."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path, formats=_FORMATS) as image:
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+        if upright.mode in _DEEP_GREY:
+            upright = Image.fromarray((np.clip(np.asarray(upright, np.int64), 0, 65_535) // 257).astype(np.uint8))
+        size = (declared["width"], declared["height"])
+        resized = upright.convert("L" if declared["channels"] == 1 else "RGB").resize(size, Image.Resampling.BILINEAR)
+    except (OSError, ValueError):
+        raise SystemExit(f"{path} is not an image that can be read.") from None
+    pixels = np.asarray(resized, dtype=np.uint8).reshape(declared["height"], declared["width"], declared["channels"])
+    return pixels.transpose(2, 0, 1).astype(np.float32) / np.float32(255)
+
+
+def image_features(files: Sequence[Path], served: Mapping[str, Any]) -> Array:
+    """Return images as the network expects them."""
+    scale = served["normalisation"]
+    shift, factor = (np.array(scale[name], np.float32).reshape(1, -1, 1, 1) for name in ("shift", "scale"))
+    found = (np.stack([pixels_of(path, served["images"]) for path in files]) - shift) / factor
+    return found if scale["bounds"] is None else np.clip(found, *scale["bounds"])
 
 
 def clamped(x: Array, low: Any = None, high: Any = None) -> Array:
@@ -270,15 +315,24 @@ def read_records(path: str, served: Mapping[str, Any]) -> list[dict[str, str]]:
 def main(arguments: Sequence[str]) -> None:
     """Read records, and write one line for each."""
     if len(arguments) != 1:
-        raise SystemExit("Usage: python predict.py records.csv > predicted.csv")
+        raise SystemExit("Usage: python predict.py records.csv > predicted.csv, or a folder for images")
     folder = Path(__file__).resolve().parent
     served = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    outputs = outputs_of(folder, served, features_of(read_records(arguments[0], served), served))
-    columns = decisions(outputs, served)
+    if served["images"] is None:
+        features = features_of(read_records(arguments[0], served), served)
+        names = [str(number) for number in range(1, len(features) + 1)]
+    else:
+        files = image_files(arguments[0])
+        features, names = image_features(files, served), [str(path) for path in files]
+    columns = decisions(outputs_of(folder, served, features), served)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["record", *columns])
-    writer.writerows([place, *row] for place, row in enumerate(zip(*columns.values(), strict=True), start=1))
+    writer.writerows([name, *row] for name, row in zip(names, zip(*columns.values(), strict=True), strict=True))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has read enough, as "head" does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

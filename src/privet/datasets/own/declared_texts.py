@@ -1,0 +1,66 @@
+"""The declaration of a table of texts: columns, classes and length, known without reading a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from privet import checks
+from privet.datasets.csv_records import CsvFormat
+from privet.datasets.info import DatasetInfo
+from privet.datasets.tables import CategoryColumn
+from privet.datasets.tasks import Classes
+from privet.errors import ArgumentError
+from privet.vocabulary import Unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredTexts:
+    """The declaration of a table of texts.
+
+    Attributes:
+        text: The column of the texts.
+        target: The column of the classes.
+        classes: The classes; a training record of none of them counts as of the first.
+        length: Tokens of every record; longer texts are cut, shorter ones padded.
+        delimiter: The character between cells.
+    """
+
+    text: str
+    target: str
+    classes: tuple[str, ...]
+    length: int
+    delimiter: str = ","
+
+    def __post_init__(self) -> None:
+        checks.count("length", self.length, minimum=2)
+        if self.text == self.target:
+            raise ArgumentError(f"{self.text!r} is named as the text and as the class. Name two columns.")
+        if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes) or not all(self.classes):
+            raise ArgumentError("Texts need at least two classes, each named once.")
+        CsvFormat(delimiter=self.delimiter)
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """The unit of privacy that one text is declared to be."""
+        return (Unit.RECORD,)
+
+    @property
+    def label(self) -> CategoryColumn:
+        """The column of the classes."""
+        return CategoryColumn(name=self.target, categories=self.classes, default=self.classes[0])
+
+    def info(self, name: str, *, train_size: int, test_size: int) -> DatasetInfo:
+        """Return the facts about the texts; they are not public."""
+        return DatasetInfo(
+            name=name,
+            num_classes=len(self.classes),
+            input_shape=(2, self.length),
+            class_names=self.classes,
+            train_size=checks.count("train_size", train_size),
+            test_size=checks.count("test_size", test_size, minimum=0),
+            licence="the owner's",
+            source="texts of the owner's, declared in the recipe",
+            public=False,
+            holds_tokens=True,
+            declared_task=Classes(name=self.target, class_names=self.classes),
+        )
