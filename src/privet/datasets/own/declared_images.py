@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from privet import checks
 from privet.datasets.info import DatasetInfo, Normalisation
+from privet.datasets.own.facts import owners_facts
 from privet.errors import ArgumentError
 from privet.vocabulary import Unit
 
@@ -62,16 +63,11 @@ class DeclaredImages:
             train_size: Declared number of training images.
             test_size: Declared number of test images; 0 for none.
         """
-        return DatasetInfo(
-            name=name,
-            num_classes=len(self.classes),
-            input_shape=self.input_shape,
-            class_names=self.classes,
-            train_size=checks.count("train_size", train_size),
-            test_size=checks.count("test_size", test_size, minimum=0),
-            licence="the owner's",
-            source="images of the owner's, declared in the recipe",
-            public=False,
+        facts = owners_facts(
+            name, "images", sizes=(train_size, test_size), input_shape=self.input_shape, class_names=self.classes
+        )
+        return replace(
+            facts,
             normalisations=(
                 Normalisation(name="unit_interval", shift=(0.0,), scale=(1.0,), bounds=(0.0, 1.0)),
                 Normalisation(name="centred", shift=(0.5,), scale=(0.5,), bounds=(-1.0, 1.0)),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from privet import checks
 from privet.datasets.csv_records import MAX_RECORD_LENGTH
 from privet.datasets.encoding import declared_ranges, encoded_names
 from privet.datasets.info import DatasetInfo
+from privet.datasets.own.facts import owners_facts
 from privet.datasets.tables import CategoryColumn, Column, CsvSchema, NumberColumn
 from privet.datasets.tasks import Classes, Count, Number, Task, task_of
 from privet.errors import ArgumentError
@@ -136,16 +137,15 @@ class DeclaredTable:
             test_size: Declared number of test records; 0 for none.
         """
         encoded = encoded_names(self.features)
-        return DatasetInfo(
-            name=name,
-            num_classes=len(self.task.class_names) or None,
+        facts = owners_facts(
+            name,
+            "a table",
+            sizes=(train_size, test_size),
             input_shape=(len(encoded),),
             class_names=self.task.class_names,
-            train_size=checks.count("train_size", train_size),
-            test_size=checks.count("test_size", test_size, minimum=0),
-            licence="the owner's",
-            source="a table of the owner's, declared in the recipe",
-            public=False,
+        )
+        return replace(
+            facts,
             feature_names=encoded,
             normalisations=(declared_ranges(self.features),),
             declared_task=self.task,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from privet import checks
 from privet.datasets.csv_records import CsvFormat
 from privet.datasets.info import DatasetInfo
+from privet.datasets.own.facts import owners_facts
 from privet.datasets.tables import CategoryColumn
 from privet.datasets.tasks import Classes
 from privet.errors import ArgumentError
@@ -51,16 +52,8 @@ class DeclaredTexts:
 
     def info(self, name: str, *, train_size: int, test_size: int) -> DatasetInfo:
         """Return the facts about the texts; they are not public."""
-        return DatasetInfo(
-            name=name,
-            num_classes=len(self.classes),
-            input_shape=(2, self.length),
-            class_names=self.classes,
-            train_size=checks.count("train_size", train_size),
-            test_size=checks.count("test_size", test_size, minimum=0),
-            licence="the owner's",
-            source="texts of the owner's, declared in the recipe",
-            public=False,
-            holds_tokens=True,
-            declared_task=Classes(name=self.target, class_names=self.classes),
+        facts = owners_facts(
+            name, "texts", sizes=(train_size, test_size), input_shape=(2, self.length), class_names=self.classes
         )
+        task = Classes(name=self.target, class_names=self.classes)
+        return replace(facts, holds_tokens=True, declared_task=task)
