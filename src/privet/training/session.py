@@ -11,6 +11,7 @@ Averages, telemetry, checkpoints and checks observe the loop (:mod:`privet.train
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -128,6 +129,9 @@ class Session(RunAccess):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Give everything back, verify what ran against the plan, and close the ledger; ranks leave with one error."""
+        if sys.is_finalizing():
+            # A forgotten generator is closed while Python takes tensors and files apart: the run ends as if killed.
+            return
         with (run := self._run).leaving(error) as error:
             run.close()
             unfinished, self._is_open, self._open_step = self._open_step, False, None
