@@ -70,7 +70,7 @@ $(FLOWER_VENV)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints-flower.txt
 $(INTEGRATIONS_VENV)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints-integrations.txt
 	$(INTERPRETER) -m venv $(INTEGRATIONS_VENV)
 	$(INTEGRATIONS_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints-integrations.txt \
-		--editable '.[report,transformers,peft,trl,lightning,sklearn,trackers,notebook,tables,sql]' hypothesis pytest
+		--editable '.[report,transformers,peft,trl,lightning,sklearn,trackers,notebook,tables,sql]' hypothesis pytest pytest-xdist
 	@touch $@
 
 check: lint types contracts quick
@@ -112,7 +112,8 @@ federated: $(FLOWER_VENV)/.stamp
 	OMP_NUM_THREADS=1 $(FLOWER_VENV)/bin/python -m pytest -m "not slow" tests/federated/test_network.py
 
 integrations: $(INTEGRATIONS_VENV)/.stamp
-	OMP_NUM_THREADS=1 $(INTEGRATIONS_VENV)/bin/python -m pytest -m "not slow" tests/integrations tests/training/tracking \
+	OMP_NUM_THREADS=1 $(INTEGRATIONS_VENV)/bin/python -m pytest -n $(WORKERS) -m "not slow" tests/integrations \
+		tests/training/tracking \
 		tests/datasets/test_typed_tables.py tests/datasets/test_sql_tables.py tests/cli/test_sql_table.py \
 		"tests/test_docs.py::test_the_code_of_a_page_runs_in_order[transformers]"
 
