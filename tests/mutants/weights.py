@@ -128,6 +128,14 @@ WEIGHTS: tuple[Mutant, ...] = (
         "tests/training/weight_watch/test_fingerprints.py::test_exchanged_numbers_show",
     ),
     one(
+        "one-byte-of-a-page-hashed",
+        "weights written past torch's counters in the processor's memory pass",
+        _PRINTS,
+        'return memoryview(np.from_dlpack(words)).cast("B")',
+        'return memoryview(np.from_dlpack(words)).cast("B")[:1]',
+        "tests/training/weight_watch/test_fingerprints.py::test_changes_that_cancel_in_a_sum_show",
+    ),
+    one(
         "words-of-64-bits",
         "two changed signs of double precision cancel",
         _PRINTS,

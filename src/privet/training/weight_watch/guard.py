@@ -192,7 +192,7 @@ class LoopGuard(Observer):
             self._refuse(changes_between(self._places, now))
         if not reads_bits:
             return
-        self._pending += self._prints.compared_with(self._accepted)
+        self._pending += [seen.compared() for seen in self._accepted]
         written: set[str] = set()
         while self._pending and (found := self._pending[0].names(waits=waits)) is not None:
             written |= found
@@ -219,7 +219,7 @@ class LoopGuard(Observer):
         if where != self._where:
             self._held = self._holdings.everything  # so that no other tensor can take the identity of one of them
             self._where, self._prints = where, Fingerprints.of(self._held)
-        num_pages = len(self._prints.pages)
+        num_pages = self._prints.num_pages
         size = max(_LEAST_PAGES, num_pages // _SHARE)
         is_whole = reads_all or size >= num_pages
         self._accepted = self._prints.take(None if is_whole else sorted(self._random.sample(range(num_pages), size)))
