@@ -134,7 +134,7 @@ class Wanted:
     def of(cls, program: Program, memory: FixedMemory, places: Sequence[Tensor]) -> Self:
         """Run the program; ``places`` are left as they are.
 
-        To be called before the recording is made, which keeps its memory for itself: afterwards the device would have to
+        To be called before the recording is made, which keeps its memory for itself: after that a device would have to
         hold both.
         """
         draws, sums = Draws.now(memory.present.device), zeros_like(places)
