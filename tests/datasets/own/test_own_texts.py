@@ -81,7 +81,7 @@ def test_texts_are_not_public_and_hold_words(tmp_path: Path) -> None:
     assert INFO.made_up(3).dtype == torch.int64
     assert INFO.made_up(3).shape == (3, 2, 4)
     assert INFO.task.names == ("ward",)
-    assert DECLARED.units == (Unit.RECORD,)
+    assert DECLARED.ownership.units == (Unit.RECORD,)
 
 
 @pytest.mark.parametrize(
