@@ -214,7 +214,7 @@ class OwnData:
         from privet.datasets.tables import read_header
         from privet.errors import RecipeError
 
-        declared = recipe.persons
+        declared = recipe.file
         if declared is None or declared.says_what_a_record_is:
             return
         # A key is of one record each, so that it names nobody twice.

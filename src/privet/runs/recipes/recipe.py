@@ -19,9 +19,9 @@ from privet.plan import Plan
 from privet.runs.recipes.data_sheet import DataSheet
 from privet.runs.recipes.declared_size import with_fields
 from privet.runs.recipes.evaluation_settings import EvaluationSettings
+from privet.runs.recipes.file_settings import FileSettings
 from privet.runs.recipes.image_settings import ImageSettings
 from privet.runs.recipes.network_settings import OWN_NETWORK, NetworkSettings
-from privet.runs.recipes.person_settings import PersonSettings
 from privet.runs.recipes.pretraining_settings import PretrainingSettings
 from privet.runs.recipes.recipe_faults import explained, refuse_unknown_keys
 from privet.runs.recipes.table_settings import ReleasedSettings, TableSettings
@@ -202,8 +202,8 @@ class Recipe(Table):
         return next(iter(self._declared.values()), None)
 
     @property
-    def persons(self) -> PersonSettings | None:
-        """What is declared of whose the records are; None for data that name nobody."""
+    def file(self) -> FileSettings | None:
+        """The declaration of a user's own files with columns; None for images, and for data that privet knows."""
         return self.texts if self.table is None else self.table
 
     @property

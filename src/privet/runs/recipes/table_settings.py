@@ -16,7 +16,7 @@ from privet.datasets.sql_tables import SqlTable, is_address
 from privet.datasets.tables import CategoryColumn, NumberColumn
 from privet.errors import ArgumentError, DataError, RecipeError
 from privet.mechanism.events import DpEvent, gaussian_event
-from privet.runs.recipes.person_settings import Name, PersonSettings
+from privet.runs.recipes.file_settings import FileSettings, Name
 from privet.runs.recipes.training_settings import Count, Inside, Positive, Table
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -230,15 +230,10 @@ class ReleasedSettings(Table):
         )
 
 
-class TableSettings(PersonSettings):
-    """The user's own data: CSV files with a header, or tables of another kind, and their declared facts.
+class TableSettings(FileSettings):
+    """The user's own tables, and their declared facts.
 
     Attributes:
-        train: The file of the records to protect, relative to the recipe's folder; or the address of a table in a
-            database, ``URL#table=NAME``.
-        test: The file of the records to measure on, which are not protected. Without it nothing is measured.
-        train_size: Declared number of training records. Never read off the file: it may itself be private.
-        test_size: Declared number of test records; used only to estimate memory.
         label: The column that holds the class, for a classifier.
         target: In the place of ``label``: the column to predict, with categories or with a range of numbers.
         targets: In the place of ``label``: several columns to predict.
@@ -248,10 +243,6 @@ class TableSettings(PersonSettings):
         released: What the declaration itself cost, if it was released from the private records.
     """
 
-    train: str
-    test: str | None = None
-    train_size: Count
-    test_size: Count | None = None
     label: TargetSettings | None = None
     target: TargetSettings | None = None
     targets: list[TargetSettings] | None = None

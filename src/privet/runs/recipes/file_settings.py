@@ -1,4 +1,4 @@
-"""The keys of a recipe that say whose the user's own records are, the same in [table] and in [texts]."""
+"""The keys that [table] and [texts] of a recipe have in common: where records are, how many, and whose."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from privet.vocabulary import Unit
 Name = Annotated[str, AfterValidator(composed)]
 
 
-class PersonSettings(Table):
-    """Whose the records are that stand in a file with columns.
+class FileSettings(Table):
+    """The user's own records in files with columns: CSV files with a header, or tables of another kind.
 
     Attributes:
+        train: The file of the records to protect, relative to the recipe's folder; or the address of a table in a
+            database, ``URL#table=NAME``.
+        test: The file of the records to measure on, which are not protected. Without it nothing is measured.
+        train_size: Declared number of training records. Never read off the file: it may itself be private.
+        test_size: Declared number of test records; used only to estimate memory.
         delimiter: One character between cells.
         person: The column that names the person of a record. With it the unit may be a person, if nobody has two
             records or ``privacy.sampling`` bounds the records of each.
@@ -28,6 +33,10 @@ class PersonSettings(Table):
             The guarantee lists it as an assumption. False declares that somebody may have several.
     """
 
+    train: str
+    test: str | None = None
+    train_size: Count
+    test_size: Count | None = None
     delimiter: str = ","
     person: Name | None = None
     num_persons: Count | None = None
