@@ -40,6 +40,7 @@ def trained(folder: Path, name: str) -> list[str]:
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    capsys.readouterr()
     assert run(privet, list(map(str, words))) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 
@@ -48,17 +49,17 @@ def test_every_verb_says_that_a_person_with_several_texts_is_protected(
     reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = reviews / "run"
-    told = json.loads(said(capsys, "account", folder, "--json"))
-    assert told["unit"] == "person"
-    assert "at most 2 records of a sampled person" in json.dumps(told)
-    assert "nobody has two names" in json.dumps(told)
+    told = said(capsys, "account", folder, "--json")
+    assert '"unit": "person"' in told
+    assert "at most 2 records of a sampled person" in told
+    assert "nobody has two names" in told
     for verb in ("certify", "report", "card"):
         said(capsys, verb, folder)
     assert verify_certificate.main([str(folder)]) == 0
     for name in ("report.html", "README.md", "certificate.json"):
         page = (folder / name).read_text(encoding="utf-8")
         assert "one person" in page
-        assert "one record" not in page
+        assert "removing one record" not in page
         assert "Writer0" not in page
     ways = json.loads(said(capsys, "plan", folder / "recipe.toml", "--compare-persons", "--json"))["person_comparison"]
     assert {way["way"] for way in ways} == {"draw persons", "draw records"}
