@@ -183,8 +183,14 @@ class PLD(CurveAccountant):
             )
         return _planned(releases, adjacency, self.coarsest_spacing)
 
+    def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
+        return _epsilon(self, _read(event, adjacency), adjacency, delta)
+
     def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
-        releases = _read(event, adjacency)
+        return self.composed(_read(event, adjacency), adjacency)
+
+    def composed(self, releases: Releases, adjacency: Adjacency) -> PrivacyCurve:
+        """Return the curve of an event that was read."""
         _refuse(_refusal(releases, adjacency))
         grids = self._grids(releases, adjacency)
         if not grids:
@@ -247,6 +253,12 @@ def tightest(event: DpEvent, adjacency: Adjacency, delta: float, *, pld: Account
 def curve(event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
     """Return the curve of the tightest accountant for deltas of 1e-12 and more."""
     return tightest(event, adjacency, SMALLEST_PLD_DELTA).curve(event, adjacency)
+
+
+# A log asks for the epsilon of the same rounds in every session, and long curves are soon no longer kept.
+@lru_cache(maxsize=4096)
+def _epsilon(pld: PLD, releases: Releases, adjacency: Adjacency, delta: float) -> float:
+    return pld.composed(releases, adjacency).epsilon(delta)
 
 
 # A plan is asked for its grid before each composition. Parts are not kept: some hold long arrays.
