@@ -203,3 +203,17 @@ def test_taking_fingerprints_leaves_torchs_random_numbers_alone() -> None:
     tensor = torch.zeros(10)
     Seen(tensor=tensor)
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_pages_are_numbered_through_all_devices() -> None:
+    here, there = torch.zeros(700_000), torch.zeros(5)
+    own, other = (Fingerprints.of({name: tensor}) for name, tensor in (("here", here), ("there", there)))
+    (places, first), (_, second) = *own._devices, *other._devices
+    last = len(places)
+    both = Fingerprints(num_pages=last + 1, unseen=(), _devices=[(places, first), (range(last, last + 1), second)])
+    all_pages, last_page = both.take(), both.take([last])
+    here[0] = 1.0
+    assert names_in(all_pages) == {"here"}
+    assert not names_in(last_page)
+    there[0] = 1.0
+    assert names_in(last_page) == {"there"}
