@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing._internal.two_tensor import TwoTensor
 
-from privet.training.weight_watch import fingerprints
-from privet.training.weight_watch.fingerprints import DevicePages, Fingerprint, Fingerprints, HostPages, Segment, _words
+from privet.training.weight_watch import device_pages, fingerprints
+from privet.training.weight_watch.device_pages import DevicePages, InPlace, Kernel
+from privet.training.weight_watch.fingerprints import Fingerprints, _words
+from privet.training.weight_watch.host_pages import HostPages
+from privet.training.weight_watch.pages import Fingerprint, Pages, Segment
 
 KINDS = [
     torch.float16,
@@ -41,11 +50,48 @@ def bytes_of(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8)
 
 
-@pytest.fixture(autouse=True, params=[HostPages, DevicePages], ids=["host", "device"])
+class _StandIn:
+    """Does what the kernel does, program by program, with the memory that its tables name."""
+
+    def __init__(self, spoils: int = 0) -> None:
+        self.spoils = spoils
+
+    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        def launched(
+            sums: Tensor, addresses: Tensor, lengths: Tensor, places: Tensor, segment_of: Tensor, starts: Tensor,
+            multipliers: Tensor, first_chunk: int, first_segment: int, **settings: int,
+        ) -> None:  # fmt: skip
+            for chunk in range(first_chunk, first_chunk + grid[0]):
+                segment, start = int(segment_of[chunk]), int(starts[chunk])
+                memory = (ctypes.c_int32 * int(lengths[segment])).from_address(int(addresses[segment]))
+                words = torch.tensor(memory[start : start + settings["BLOCK"] * settings["BLOCKS"]])
+                place = int(places[segment]) + start
+                sums[segment - first_segment] += (words * multipliers[place : place + len(words)]).sum() + self.spoils
+
+        return launched
+
+
+class _Kernels:
+    def __init__(self, spoils: int = 0) -> None:
+        self.add_products_kernel = _StandIn(spoils)
+
+
+@pytest.fixture(autouse=True, params=["host", "device", "kernel"])
 def kind_of_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read this processor's memory as its own, and as that of a device, with pages of one size."""
-    monkeypatch.setattr(fingerprints, "_KINDS", {"cpu": request.param})
-    monkeypatch.setattr(DevicePages, "size", HostPages.size)
+    """Read this processor's memory as its own, and as that of a device, by torch and as the kernel reads it."""
+    kind: type[Pages] = HostPages if request.param == "host" else DevicePages
+    monkeypatch.setattr(fingerprints, "_KINDS", {"cpu": kind})
+    monkeypatch.setattr(DevicePages, "size", HostPages.size)  # pages of one size
+    if request.param == "kernel":
+        _let_kernels_run(monkeypatch, _Kernels())
+        assert device_pages.kernel_for(torch.device("cpu")).is_ready
+
+
+def _let_kernels_run(monkeypatch: pytest.MonkeyPatch, kernels: _Kernels) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(device_pages.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(device_pages, "_kernels", lambda: kernels)
+    monkeypatch.setattr(device_pages, "kernel_for", functools.cache(Kernel))
 
 
 def names_in(before: Sequence[Fingerprint]) -> set[str]:
@@ -167,7 +213,8 @@ def test_a_tensor_alone_on_a_page_and_one_beside_others_have_the_same_sum(kind: 
     words = _words(some(kind))
     one, other = (Segment(name=name, words=lambda: words, length=len(words)) for name in ("one", "other"))
     pages = DevicePages.of([one, other])
-    alone = DevicePages(pages=[[one]], _ends=[], _multipliers=pages._multipliers)
+    none = InPlace.of([], torch.device("cpu"))
+    alone = DevicePages(pages=[[one]], _ends=[], _multipliers=pages._multipliers, _in_place=none)
     assert pages.take([0]).sums[0] == alone.take([0]).sums[0]
 
 
@@ -217,3 +264,63 @@ def test_pages_are_numbered_through_all_devices() -> None:
     assert not names_in(last_page)
     there[0] = 1.0
     assert names_in(last_page) == {"there"}
+
+
+SCRIPT = Path(__file__).with_name("sums_check.py")
+
+
+def _run(environment: dict[str, str]) -> None:
+    result = subprocess.run(
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=600, check=False, env=environment
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "the sums are as expected" in result.stdout
+
+
+def test_the_kernel_sums_as_torch_does() -> None:
+    pytest.importorskip("triton")
+    # the interpreter is chosen when triton is imported, so the check runs in a process of its own
+    _run(os.environ | {"TRITON_INTERPRET": "1"})
+
+
+@pytest.mark.gpu
+def test_the_kernel_sums_as_torch_does_on_a_device() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    _run(dict(os.environ))
+
+
+def test_the_kernel_reads_what_lies_in_words_and_torch_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    _let_kernels_run(monkeypatch, _Kernels())
+    pages = DevicePages.of(
+        [segment for name, tensor in _mixed().items() for segment in fingerprints._segments(name, tensor, 1 << 18)]
+    )
+    assert [[segment.name for segment in page] for page in pages.pages] == [["whole", "halves", "odd", "gaps"]]
+    assert pages._in_place.num_pages == 0, "a page with one segment that the kernel cannot read is torch's"
+    monkeypatch.setattr(DevicePages, "size", 8)
+    pages = DevicePages.of([*(s for n, t in _mixed().items() for s in fingerprints._segments(n, t, 8))])
+    assert pages._in_place.num_pages == 2
+    kernel = pages.take(range(len(pages))).sums
+    monkeypatch.setattr(Kernel, "is_ready", False)
+    assert torch.equal(kernel, pages.take(range(len(pages))).sums)
+
+
+def _mixed() -> dict[str, Tensor]:
+    halves = torch.arange(14.0).bfloat16()
+    return {"odd": halves[:5], "whole": torch.arange(6.0), "gaps": torch.ones(4, 4)[:, ::2], "halves": halves[:12]}
+
+
+@pytest.mark.parametrize("broken", ["raises", "wrong"])
+def test_a_kernel_that_sums_wrongly_is_never_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    _let_kernels_run(monkeypatch, _Kernels(spoils=1 if broken == "wrong" else 0))
+    if broken == "raises":
+        monkeypatch.setattr(device_pages, "_kernels", lambda: object())
+    assert not device_pages.kernel_for(torch.device("cpu")).is_ready
+    assert "watched by torch operations" in caplog.text
+
+
+def test_a_machine_without_triton_has_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_pages.importlib.util, "find_spec", lambda name: None)
+    assert not Kernel(torch.device("cpu")).is_ready

@@ -26,8 +26,8 @@ from privet.training.classifier import PrivateClassifier
 from privet.training.performance import Performance
 from privet.training.session import Session, Step
 from privet.training.start import privatize
-from privet.training.weight_watch import fingerprints
-from privet.training.weight_watch.fingerprints import DeviceComparison
+from privet.training.weight_watch import device_pages, fingerprints
+from privet.training.weight_watch.device_pages import DeviceComparison
 from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import CPU, examples, full_batch, losses_of, network, plain_sgd, run, walk
 
@@ -412,7 +412,7 @@ def test_a_device_that_reports_late_is_waited_for_at_powers_of_two_and_at_the_ex
         return DeviceComparison(segments=segments, differs=differs, event=Late())  # type: ignore[arg-type]
 
     monkeypatch.setattr(fingerprints, "_KINDS", {})  # the processor's memory is read as a device's
-    monkeypatch.setattr(fingerprints, "DeviceComparison", late)
+    monkeypatch.setattr(device_pages, "DeviceComparison", late)
     model = Net()
     session = begin(model)
     with pytest.raises(WeightsChanged, match=r"last\.weight"):

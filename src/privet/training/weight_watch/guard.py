@@ -22,9 +22,10 @@ from privet.gradients.sharding.local import settle
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
 from privet.training.loop_events import Observer
-from privet.training.weight_watch.fingerprints import Comparison, Fingerprints
+from privet.training.weight_watch.fingerprints import Fingerprints
 from privet.training.weight_watch.following import Following
 from privet.training.weight_watch.holdings import Holdings, changes_between, likely_cause, listed
+from privet.training.weight_watch.pages import Comparison
 
 # In a large model so many pages at least, and this share of all, are read at a step that does not read all of them.
 _LEAST_PAGES, _SHARE = 4, 16
