@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 from privet.training.weight_watch import device_pages, fingerprints
@@ -250,6 +252,39 @@ def test_taking_fingerprints_leaves_torchs_random_numbers_alone() -> None:
     tensor = torch.zeros(10)
     Seen(tensor=tensor)
     assert torch.equal(torch.rand(3), expected)
+
+
+class Listening(TorchFunctionMode):
+    """Notes what it sees, as the capture of another session does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_nobody_who_follows_operations_sees_the_fingerprints() -> None:
+    seen = Seen(whole=torch.ones(5), gaps=torch.ones(4, 4)[:, ::2], halves=torch.ones(3).bfloat16())
+    with Listening() as mode:
+        assert not names_in(seen.prints.take())
+    assert not mode.seen
+
+
+def test_pages_are_numbered_through_all_devices() -> None:
+    here, there = torch.zeros(700_000), torch.zeros(5)
+    own, other = (Fingerprints.of({name: tensor}) for name, tensor in (("here", here), ("there", there)))
+    (places, first), (_, second) = *own._devices, *other._devices
+    last = len(places)
+    both = Fingerprints(num_pages=last + 1, unseen=(), _devices=[(places, first), (range(last, last + 1), second)])
+    all_pages, last_page = both.take(), both.take([last])
+    here[0] = 1.0
+    assert names_in(all_pages) == {"here"}
+    assert not names_in(last_page)
+    there[0] = 1.0
+    assert names_in(last_page) == {"there"}
 
 
 SCRIPT = Path(__file__).with_name("sums_check.py")

@@ -34,8 +34,9 @@ class Fingerprints:
     are named in ``unseen``.
     """
 
-    pages: Sequence[Pages]
+    num_pages: int
     unseen: Sequence[str]
+    _devices: Sequence[tuple[range, Pages]]  # the numbers of the pages on each device
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Fingerprints:
@@ -53,23 +54,20 @@ class Fingerprints:
                         unseen.append(name)
                         continue
                     by_device.setdefault(part.device, []).extend(segments)
-            pages = [_KINDS.get(device.type, DevicePages).of(segments) for device, segments in by_device.items()]
-        return cls(pages=pages, unseen=tuple(dict.fromkeys(unseen)))
-
-    @property
-    def num_pages(self) -> int:
-        """The number of pages on all devices."""
-        return sum(map(len, self.pages))
+            devices, num_pages = list[tuple[range, Pages]](), 0
+            for device, segments in by_device.items():
+                pages = _KINDS.get(device.type, DevicePages).of(segments)
+                devices.append((range(num_pages, num_pages + len(pages)), pages))
+                num_pages += len(pages)
+        return cls(num_pages=num_pages, unseen=tuple(dict.fromkeys(unseen)), _devices=devices)
 
     def take(self, numbers: Sequence[int] | None = None) -> Sequence[Fingerprint]:
         """Compute the fingerprints of some pages, of all by default: one for each device they lie on."""
-        found, first = [], 0
-        for pages in self.pages:
-            last = first + len(pages)
-            chosen = range(last - first) if numbers is None else [n - first for n in numbers if first <= n < last]
+        found = []
+        for places, pages in self._devices:
+            chosen = range(len(places)) if numbers is None else [n - places.start for n in numbers if n in places]
             if chosen:
                 found.append(pages.take(chosen))
-            first = last
         return found
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
+import torch
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from torch import Tensor
 
@@ -47,7 +48,7 @@ class HostPages:
         tag, nonce, tags = self._cipher.encrypt, self._nonce, []
         for number in numbers:
             for memory, segment in zip(self._memories[number], self.pages[number], strict=True):
-                tags.append(tag(nonce, b"", _memory(segment.words()) if memory is None else memory))
+                tags.append(tag(nonce, b"", _copied(segment) if memory is None else memory))
         return HostFingerprint(self, numbers, tags)
 
 
@@ -79,6 +80,11 @@ class HostComparison:
 
 
 _EQUAL = HostComparison(frozenset())
+
+
+def _copied(segment: Segment) -> memoryview:
+    with torch._C.DisableTorchFunction(), torch.no_grad():  # the batch of another session may be watched
+        return _memory(segment.words())
 
 
 def _memory(words: Tensor) -> memoryview:
