@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from dataclasses import astuple
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from dp_accounting import dp_event
 
+from privet.accounting import accountants
 from privet.accounting.accountants import PLD
 from privet.accounting.curves import LossCurves
+from privet.accounting.event_reader import Releases, read_releases
 from privet.accounting.kept_curves import KeptCurves
 from privet.accounting.loss_distribution import LossCurve
 from privet.errors import AccountingError
-from privet.mechanism.events import DpEvent
+from privet.mechanism.events import DpEvent, SampledRecordsDpEvent
 from privet.vocabulary import Adjacency
 
 
@@ -60,7 +68,7 @@ def test_nobody_can_change_a_curve_that_another_will_be_given() -> None:
 
 
 def test_curves_used_last_are_kept_as_far_as_they_fit() -> None:
-    kept = KeptCurves(most_points=10)
+    kept = KeptCurves(most_points=10, most_curves=3)
     first = kept.get("first", lambda: of_points(4))
     kept.get("second", lambda: of_points(4))
     assert kept.get("first", never) is first
@@ -71,14 +79,62 @@ def test_curves_used_last_are_kept_as_far_as_they_fit() -> None:
         kept.get("second", never)
 
 
+def test_no_more_curves_are_kept_than_said_however_short_they_are() -> None:
+    kept = KeptCurves(most_points=10, most_curves=3)
+    for name in ("first", "second", "third", "fourth"):
+        kept.get(name, lambda: of_points(1))
+    assert kept.num_points == 3
+    with pytest.raises(AssertionError, match="composed again"):
+        kept.get("first", never)
+
+
+def test_a_delta_that_its_owner_writes_to_has_the_figure_of_its_new_value() -> None:
+    delta: Any = torch.tensor(2.0**-20)
+    before = PLD().epsilon(sampled(), delta=delta, adjacency=Adjacency.ADD_REMOVE)
+    delta.fill_(2.0**-10)
+    assert PLD().epsilon(sampled(), delta=delta, adjacency=Adjacency.ADD_REMOVE) < before
+
+
+def test_a_delta_in_an_array_without_dimensions_is_a_number_as_before() -> None:
+    delta: Any = np.array(2.0**-20)
+    assert PLD().epsilon(sampled(), delta=delta, adjacency=Adjacency.ADD_REMOVE) > 0
+
+
+def test_short_numbers_compute_what_equal_long_ones_do() -> None:
+    """They share a key, so the figure would be that of whoever asked first."""
+    found = []
+    for kind in (np.float32, float):
+        event = SampledRecordsDpEvent(sampling_probability=kind(0.5), num_records=2, noise_multiplier=kind(2.0))
+        found.append(read_releases(event).others[0][0])
+    assert all(type(value) is type(other) for value, other in zip(*map(astuple, found), strict=True))
+
+
+def test_the_figures_of_a_run_with_a_noise_for_every_step_do_not_each_keep_all_steps() -> None:
+    steps = [dp_event.PoissonSampledDpEvent(0.02, dp_event.GaussianDpEvent(2 + n / 100)) for n in range(70)]
+    event, add = dp_event.ComposedDpEvent(steps), Adjacency.ADD_REMOVE
+    releases: list[weakref.ref[Releases]] = []
+    read = accountants.read_releases
+
+    def noted(event: DpEvent) -> Releases:
+        releases.append(weakref.ref(found := read(event)))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accountants, "read_releases", noted)
+        figures = {PLD().epsilon(event, delta=10.0**-power, adjacency=add) for power in range(4, 9)}
+    gc.collect()
+    assert len(figures) == 5
+    assert len([held for held in releases if held() is not None]) == 1  # the key of the curve
+
+
 def test_a_curve_that_is_too_long_is_given_and_not_kept() -> None:
-    kept = KeptCurves(most_points=10)
+    kept = KeptCurves(most_points=10, most_curves=3)
     assert kept.get("long", lambda: of_points(11)).directions[0].deltas.shape == (11,)
     assert kept.num_points == 0
 
 
 def test_a_composition_that_fails_is_asked_again() -> None:
-    kept = KeptCurves(most_points=10)
+    kept = KeptCurves(most_points=10, most_curves=3)
 
     def refused() -> LossCurves:
         raise AccountingError("no")

@@ -32,7 +32,10 @@ from privet.vocabulary import Adjacency
 # Outside this range the losses of one step are too large or too small for any grid.
 _PLD_MULTIPLIERS = (1e-3, 1e7)
 # At most a hundred megabytes; the curves of an ordinary run have a few thousand points each.
-_KEPT = KeptCurves(most_points=2**22)
+_KEPT = KeptCurves(most_points=2**22, most_curves=64)
+# Of events with more parts, such as steps that all have noise of their own, only these curves are kept: the key of each
+# figure would hold all parts, and a log of such a run would fill the memory with them.
+_MOST_PARTS = 64
 
 
 class Accountant(Protocol):
@@ -181,10 +184,13 @@ class PLD(CurveAccountant):
             raise AccountingError(
                 f"Noise multipliers must lie between {low} and {high}, got {min(multipliers)} to {max(multipliers)}."
             )
-        return _planned(releases, adjacency, self.coarsest_spacing)
+        plan = _kept_plan if releases.num_parts <= _MOST_PARTS else _plan
+        return plan(releases, adjacency, self.coarsest_spacing)
 
     def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
-        return _epsilon(self, _read(event, adjacency), adjacency, delta)
+        releases, delta = _read(event, adjacency), checks.probability("delta", delta)
+        compute = _kept_epsilon if releases.num_parts <= _MOST_PARTS else _epsilon
+        return compute(self, releases, adjacency, delta)
 
     def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
         return self.composed(_read(event, adjacency), adjacency)
@@ -255,16 +261,18 @@ def curve(event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
     return tightest(event, adjacency, SMALLEST_PLD_DELTA).curve(event, adjacency)
 
 
-# A log asks for the epsilon of the same rounds in every session, and long curves are soon no longer kept.
-@lru_cache(maxsize=4096)
 def _epsilon(pld: PLD, releases: Releases, adjacency: Adjacency, delta: float) -> float:
     return pld.composed(releases, adjacency).epsilon(delta)
 
 
-# A plan is asked for its grid before each composition. Parts are not kept: some hold long arrays.
-@lru_cache(maxsize=1024)
-def _planned(releases: Releases, adjacency: Adjacency, coarsest_spacing: float) -> tuple[Grid, ...]:
+def _plan(releases: Releases, adjacency: Adjacency, coarsest_spacing: float) -> tuple[Grid, ...]:
     return tuple(plan_grid(parts, coarsest_spacing) for parts in _directions(releases, adjacency))
+
+
+# A log asks for the epsilon of the same rounds in every session, and long curves are soon no longer kept.
+_kept_epsilon = lru_cache(maxsize=4096)(_epsilon)
+# A plan is asked for its grid before each composition. Parts are not kept: some hold long arrays.
+_kept_plan = lru_cache(maxsize=1024)(_plan)
 
 
 def _directions(releases: Releases, adjacency: Adjacency) -> list[list[Part]]:

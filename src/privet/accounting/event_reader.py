@@ -77,6 +77,11 @@ class Releases:
     total_variation: float = 0.0
 
     @property
+    def num_parts(self) -> int:
+        """The number of different releases, each of which takes about 300 bytes."""
+        return len(self.sampled) + len(self.others) + len(self.selections)
+
+    @property
     def is_empty(self) -> bool:
         """Whether the event has no release, apart from a difference in total variation."""
         return not (
@@ -105,7 +110,7 @@ class _Sorter:
         if isinstance(part, dp_event.NonPrivateDpEvent):
             self.nothing_hidden = True
         elif isinstance(part, TotalVariationDpEvent):
-            self.total_variation += count * part.distance
+            self.total_variation += count * float(part.distance)
         elif isinstance(part, dp_event.RepeatAndSelectDpEvent):
             self._add_selection(part, count)
         elif isinstance(part, dp_event.TruncatedSubsampledGaussianDpEvent):
@@ -218,7 +223,7 @@ class _Sorter:
                 self._add_other(AllocatedGaussian(steps=part.steps, noise_multiplier=multiplier), count)
 
     def _add_records(self, part: SampledRecordsDpEvent, count: int) -> None:
-        rate, records, multiplier = part.sampling_probability, part.num_records, part.noise_multiplier
+        rate, records, multiplier = float(part.sampling_probability), part.num_records, float(part.noise_multiplier)
         if not self._needs_accounting(rate, multiplier):
             return
         if rate == 1:

@@ -16,6 +16,7 @@ class KeptCurves:
 
     Attributes:
         most_points: Number of grid points, over all curves, that are kept; a point takes 24 bytes.
+        most_curves: Number of curves that are kept: the key of one may be larger than the curve.
 
     Guarantee: a curve is returned for an equal key only, and no array of it can be written to, so nobody who was given
     a curve can change the figures of another.
@@ -24,6 +25,7 @@ class KeptCurves:
     """
 
     most_points: int
+    most_curves: int
     _curves: OrderedDict[Hashable, LossCurves] = field(default_factory=OrderedDict, init=False, repr=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
@@ -40,7 +42,7 @@ class KeptCurves:
                 array.setflags(write=False)
         with self._lock:
             self._curves[key] = made
-            while self.num_points > self.most_points:
+            while len(self._curves) > self.most_curves or self.num_points > self.most_points:
                 self._curves.popitem(last=False)
         return made
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._pytree import tree_map_only
 
 from privet.training.weight_watch import device_pages, fingerprints
 from privet.training.weight_watch.device_pages import DevicePages, InPlace, Kernel
@@ -241,6 +242,28 @@ def test_the_inner_tensors_of_a_wrapper_are_read() -> None:
     seen = Seen(wrapped=TwoTensor(torch.zeros(4), inner))
     inner[2] = 1.0
     assert seen.changed == {"wrapped"}
+
+
+class Opaque(Tensor):
+    """A wrapper that does not say what it wraps."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Opaque:
+        found: Opaque = Tensor._make_wrapper_subclass(cls, inner.shape, strides=inner.stride())  # type: ignore[attr-defined]
+        found.inner = inner
+        return found
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        inside = tree_map_only(cls, lambda wrapper: wrapper.inner, (args, kwargs or {}))
+        return tree_map_only(Tensor, cls, func(*inside[0], **inside[1]))
+
+
+@pytest.mark.parametrize("inner", [torch.zeros(4), torch.zeros(4, 2)[:, 0]], ids=["dense", "with-gaps"])
+def test_a_wrapper_that_does_not_say_what_it_wraps_is_named_and_no_other_memory_is_read_for_it(inner: Tensor) -> None:
+    assert Fingerprints.of({"opaque": Opaque(inner)}).unseen == ("opaque",)
 
 
 def test_taking_fingerprints_leaves_torchs_random_numbers_alone() -> None:

@@ -45,7 +45,7 @@ class Fingerprints:
         unseen: list[str] = []
         with torch._C.DisableTorchFunction(), torch.no_grad():
             for name, whole in tensors.items():
-                for part in _plain(whole):
+                for part in plain_parts(whole):
                     if part.device.type == "meta" or not part.numel():
                         continue
                     try:
@@ -74,13 +74,13 @@ class Fingerprints:
 _KINDS: Mapping[str, type[Pages]] = {"cpu": HostPages}
 
 
-def _plain(tensor: Tensor) -> Sequence[Tensor]:
+def plain_parts(tensor: Tensor) -> Sequence[Tensor]:
     """Return the tensors that hold the numbers: the inner ones of a wrapper, such as quantised weights."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return (tensor.detach(),)
     names, _ = flatten()
-    return [part for name in names for part in _plain(getattr(tensor, name))]
+    return [part for name in names for part in plain_parts(getattr(tensor, name))]
 
 
 def _segments(name: str, tensor: Tensor, size: int) -> list[Segment]:
@@ -130,5 +130,7 @@ def _words(flat: Tensor) -> Tensor:
     if flat.is_complex():
         flat = torch.view_as_real(flat).view(-1)
     own = flat.view(_WORDS[flat.element_size()])
+    if type(own) is not Tensor and not own.data_ptr():
+        raise TypeError("A wrapper that does not tell what it wraps has no memory of its own to read.")
     shares = 4 // own.element_size()
     return own if len(own) % shares or own.storage_offset() % shares else own.view(torch.int32)

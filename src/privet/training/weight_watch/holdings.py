@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from privet.gradients.sharding.local import local_part
+from privet.training.weight_watch.fingerprints import plain_parts
 
 # Attributes of optimizers that hold settings, or that are read by themselves.
 _PUBLIC = ("state", "param_groups", "defaults")
@@ -25,6 +26,8 @@ _VERSION, _ADDRESS = attrgetter("_version"), Tensor.data_ptr
 # Facts about a tensor besides its identity and counter, and about one whose numbers lie at regular distances.
 _FACTS = (_ADDRESS, attrgetter("dtype"), attrgetter("device"), Tensor.is_neg, Tensor.is_conj)
 _STRIDED = (attrgetter("shape"), Tensor.stride)
+# By this method a wrapper names the tensors that hold its numbers.
+_FLATTEN = "__tensor_flatten__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class Holdings:
         found, containers = _of_optimizer(self._optimizer, self._owners)
         self.everything: dict[str, Tensor] = self.tensors | _local(found)
         self._names, self._all = tuple(self.everything), tuple(self.everything.values())
+        self._has_wrappers = any(hasattr(tensor, _FLATTEN) for tensor in self._all)
         self._own, self._containers = own, [*own, *containers]
         # the items are kept, so that no other object can take the identity of one of them
         self._items = list(self._items_of(self._containers))
@@ -102,6 +106,8 @@ class Holdings:
             except (RuntimeError, NotImplementedError):
                 numbers, wheres = _one_by_one(self._all)
                 versions = (identities, numbers)
+            if self._has_wrappers:
+                wheres.append([_inside(tensor) if hasattr(tensor, _FLATTEN) else None for tensor in self._all])
         return Held(self._names, versions, wheres)
 
     def counters(self) -> tuple[list[int], ...]:
@@ -128,17 +134,25 @@ def _one_by_one(tensors: Sequence[Tensor]) -> tuple[list[int], list[list[Any]]]:
     versions: list[int] = []
     wheres: list[list[Any]] = [[] for _ in (*_FACTS, *_STRIDED)]
     for tensor in tensors:
-        try:
-            version, address = tensor._version, tensor.data_ptr()
-        except RuntimeError:  # made in inference mode, or a wrapper without memory of its own
-            version = address = 0
-        versions.append(version)
+        versions.append(_or_zero(_VERSION, tensor))  # those made in inference mode are not counted
         is_strided = tensor.layout is torch.strided
-        facts = [address, *(fact(tensor) for fact in _FACTS[1:])]
+        facts = [_or_zero(_ADDRESS, tensor), *(fact(tensor) for fact in _FACTS[1:])]
         facts += [fact(tensor) if is_strided else tensor.layout for fact in _STRIDED]
         for column, fact in zip(wheres, facts, strict=True):
             column.append(fact)
     return versions, wheres
+
+
+def _or_zero(fact: Callable[[Tensor], int], tensor: Tensor) -> int:
+    try:
+        return fact(tensor)
+    except RuntimeError:
+        return 0
+
+
+def _inside(wrapper: Tensor) -> list[list[Any]]:
+    """Return where the tensors in a wrapper lie: it keeps its own place when they are replaced or moved."""
+    return _one_by_one(plain_parts(wrapper))[1]
 
 
 def _of_optimizer(optimizer: Optimizer, owners: Mapping[int, str]) -> tuple[dict[str, Tensor], list[Iterable[Any]]]:
