@@ -33,7 +33,7 @@ from privet.training.augmentation import Views, mean_over_views
 from privet.training.launch.dry_run import _has_own_length
 from privet.training.launch.launcher import Replay
 from privet.training.launch.memory import Wanted
-from privet.training.launch.recording import Graph, Outcome, Recorder, zeros_like
+from privet.training.launch.recording import Compile, Graph, Outcome, Recorder, zeros_like
 from privet.training.launch.replay import (
     Automatic,
     Compiled,
@@ -422,6 +422,21 @@ def test_an_example_that_spoils_a_sum_that_is_too_large_to_clean_is_left_out_all
     recorder = _Plain()
     _assert_same(_trained(_PlainLaunch(recorder)), _trained(None))
     assert recorder.runs > 3
+
+
+def test_an_example_that_spoils_the_sum_of_a_traced_program_is_left_out_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Clipper, "_SELECTED", 0)
+    runs = []
+
+    def noted(traced: torch.fx.GraphModule, **_: bool) -> torch.fx.GraphModule:
+        traced.register_forward_hook(lambda *_: runs.append(True))
+        return traced
+
+    monkeypatch.setattr(torch, "compile", noted)  # the trace runs as it is, without minutes of compiling
+    _assert_same(_trained(_PlainLaunch(Compile(graph=False))), _trained(None))
+    assert len(runs) > 3
 
 
 def test_a_program_that_cannot_be_recorded_trains_in_the_ordinary_way_and_says_so(
