@@ -323,4 +323,12 @@ ACCOUNTING = (
         "array.setflags(write=True)",
         "tests/accounting/test_kept_curves.py::test_nobody_can_change_a_curve_that_another_will_be_given",
     ),
+    one(
+        "figure-kept-for-the-object-of-its-delta",
+        "a delta that its owner changed in place gets the figure of the old one",
+        _ACCOUNTANTS,
+        'checks.probability("delta", delta)\n        compute',
+        "delta\n        compute",
+        "tests/accounting/test_kept_curves.py::test_a_delta_that_its_owner_writes_to_has_the_figure_of_its_new_value",
+    ),
 )

@@ -44,6 +44,14 @@ LAUNCH = (
         f"{_REPLAY}::test_a_recording_that_froze_its_examples_is_caught_and_leaves_no_trace",
     ),
     one(
+        "recordings-never-look-at-norms",
+        "one example that is not finite spoils the sum of a large recorded program, and is released that way",
+        "training/launch/launcher.py",
+        "norms, needs_check, _ = self.engine.add_present(losses, rule, total, present)",
+        "norms, _, _ = self.engine.add_present(losses, rule, total, present)",
+        f"{_REPLAY}::test_an_example_that_spoils_the_sum_of_a_traced_program_is_left_out_all_the_same",
+    ),
+    one(
         "recordings-in-half-precision-refused",
         "a recording of a bfloat16 program is given up for its rounding",
         "training/launch/memory.py",

@@ -15,6 +15,7 @@ _TALLY = "accounting/ledger/tally.py"
 _FOUND = (
     "tests/training/weight_watch/test_weights.py::test_a_change_between_two_steps_is_refused_and_nothing_is_promised"
 )
+_HELD = "tests/training/weight_watch/test_holdings.py::test_numbers_that_lie_elsewhere_are_found"
 _HOOK = "tests/training/weight_watch/test_following.py::test_a_hook_that_uses_gradients_without_noise_is_refused"
 
 WEIGHTS: tuple[Mutant, ...] = (
@@ -250,5 +251,31 @@ WEIGHTS: tuple[Mutant, ...] = (
         "        with updates.opened(written):",
         "        with updates.opened([value.grad for value in updates.parameters if value.grad is not None]):",
         "tests/training/weight_watch/test_following.py::test_gradients_that_an_optimizer_swaps_when_told_of_the_noise_are_refused",
+    ),
+    one(
+        "uncounted-tensors-have-no-place",
+        "a buffer made in inference mode is given other memory, and the old one is watched",
+        _HOLDINGS,
+        "facts = [_or_zero(_ADDRESS, tensor),",
+        "facts = [0,",
+        f"{_HELD}[uncounted-data]",
+    ),
+    one(
+        "numbers-in-a-wrapper-replaced",
+        "the numbers in a quantised weight are exchanged for others, and the old ones are watched",
+        _HOLDINGS,
+        "            if self._has_wrappers:\n",
+        "            if False:\n",
+        f"{_HELD}[inner-replaced]",
+        f"{_HELD}[inner-data]",
+    ),
+    one(
+        "memory-of-nobody-read-for-a-wrapper",
+        "a wrapper that does not say what it wraps is said to be watched, by memory that is not its own",
+        _PRINTS,
+        "if type(own) is not Tensor and not own.data_ptr():",
+        "if False:",
+        "tests/training/weight_watch/test_fingerprints.py::"
+        "test_a_wrapper_that_does_not_say_what_it_wraps_is_named_and_no_other_memory_is_read_for_it",
     ),
 )

@@ -61,7 +61,7 @@ def test_numbers_that_lie_elsewhere_are_found(make: Callable[[], Tensor], change
     watch = LoopGuard(model, SGD(model.parameters(), lr=0.1), found=lambda: None)
     watch.look(waits=True)
     change(table)
-    with pytest.raises(WeightsChanged, match="'table'.*Tensors lie elsewhere"):
+    with pytest.raises(WeightsChanged, match=r"'table'.*Tensors lie elsewhere"):
         watch.look(waits=True)
 
 
