@@ -107,14 +107,19 @@ def has_rows(batch: Any, size: int) -> bool:
 
 
 def resized(batch: Any, size: int, *, limit: int) -> Iterator[tuple[Any, int]]:
-    """Yield a batch with one example less, or with its first one again, then another: they have two sizes above one.
+    """Yield a batch on another number of examples, then as it is: two sizes above one.
 
-    Never more than ``limit`` examples, which may be all that fits into memory: where that is below three, batches of
-    two sizes above one do not occur.
+    Its first example is repeated, because a model may leave a step out for a batch without padding: a batch that loses
+    an example may then take another way than the whole. Where ``limit``, which may be all that fits into memory, has
+    no place for one more, the last example is left out, then the first. Where it is below three, batches of two sizes
+    above one do not occur.
     """
-    for wanted in {1: (2, 3), 2: (3, 2)}.get(size, (size - 1, size)) if limit > 2 else ():
-        rows = torch.arange(wanted) % size
-        yield with_tensors(batch, functools.partial(_rows_of, rows=rows)), wanted
+    if limit <= 2:
+        return
+    whole, more = range(max(size, 2)), range(max(size, 2) + 1)
+    for places in (more, whole) if size < limit else (whole[:-1], whole[1:], whole):
+        rows = torch.tensor(places) % size
+        yield with_tensors(batch, functools.partial(_rows_of, rows=rows)), len(places)
 
 
 def _rows_of(tensor: torch.Tensor, *, rows: torch.Tensor) -> torch.Tensor:
