@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
 from enum import Enum
@@ -39,6 +40,8 @@ STORED = ROOT / "fixtures" / "v438c880"
 FIGURES: Mapping[str, Any] = json.loads((STORED / "figures.json").read_text())
 PLANS: list[Mapping[str, Any]] = json.loads((STORED / "plans.json").read_text())
 RECIPES: Mapping[str, Any] = json.loads((STORED / "recipes.json").read_text())
+OWN = ROOT / "fixtures" / "vd06fc488"
+OWN_RECIPES: Mapping[str, Any] = json.loads((OWN / "recipes.json").read_text())
 
 
 @pytest.fixture
@@ -108,6 +111,21 @@ def test_a_stored_recipe_makes_the_plan_it_made(name: str) -> None:
     assert Plan.from_dict(RECIPES[name]["plan"]) == plan
     assert plan.guarantee().epsilon == pytest.approx(RECIPES[name]["epsilon"], rel=1e-9)
     assert plan.matches_hash(RECIPES[name]["hash"])
+
+
+@pytest.mark.parametrize("name", OWN_RECIPES)
+def test_a_stored_recipe_of_own_data_says_what_it_said_and_makes_the_plan_it_made(name: str) -> None:
+    path, told = OWN / "toml" / f"{name}.toml", OWN_RECIPES[name]
+    recipe = load_recipe(path)
+    written = tomllib.loads(path.read_text())
+    for part in ("table", "texts"):
+        if part in written:
+            written[part]["train"] = str(path.parent / written[part]["train"])
+    if "encoder" in written:
+        written["encoder"]["folder"] = str(path.parent / written["encoder"]["folder"])
+    assert recipe.to_dict() == written
+    assert Plan.from_dict(told["plan"]) == recipe.plan()
+    assert recipe.plan().matches_hash(told["hash"])
 
 
 @pytest.mark.parametrize("path", sorted(STORED.rglob("certificate.json")), ids=lambda path: path.parent.name)

@@ -78,7 +78,7 @@ class OneItem:
     explanation: str = (
         "By default one item is one record, and one person may have several records. If each item holds everything "
         "about one person, say so: pv.OneItemPerPerson(dataset=...) in Python, or one_record_per_person=True where "
-        "fit() takes arrays alone; in a recipe table.person = 'COLUMN' or one_record_per_person = true. Otherwise "
+        "fit() takes arrays alone; in a recipe person = 'COLUMN' or one_record_per_person = true. Otherwise "
         "protect records: Unit.RECORD, privacy.unit = 'record'."
     )
 

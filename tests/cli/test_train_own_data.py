@@ -266,7 +266,7 @@ def test_persons_are_promised_nothing_by_a_table_that_does_not_know_them(ask: As
     found = ask("train", "my.csv", *TO_PROTECT, *PERSON)
     assert found.code != 0
     assert "nothing says that a record of 'own_my' is one person" in found.err
-    assert "table.person" in found.err
+    assert "person = 'COLUMN' in [table] or [texts]" in found.err
     assert not list(own.rglob("ledger.jsonl"))
 
 
@@ -409,8 +409,8 @@ def test_a_schema_of_public_records_is_complete_but_for_the_size(ask: Ask, own: 
 @pytest.mark.parametrize(
     "option",
     [
-        ("--person", "patient"), ("--persons", "50"), ("--schema", "schema.toml"), ("--weights", "my.csv"),
-        ("--train", "head"), ("--decimal", ","), ("--one-record-per-person",), ("--processes", "2"),
+        ("--persons", "50"), ("--schema", "schema.toml"), ("--weights", "my.csv"), ("--train", "head"),
+        ("--decimal", ","), ("--processes", "2"),
     ],
 )  # fmt: skip
 def test_texts_refuse_an_option_that_they_would_not_heed(ask: Ask, own: Path, option: tuple[str, ...]) -> None:

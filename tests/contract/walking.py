@@ -21,6 +21,7 @@ ELSEWHERE = frozenset(
         "privet.integrations.hugging_face.trainer",
         "privet.integrations.lightning.module",
         "privet.training._triton_noise",
+        "privet.training.weight_watch._triton_sums",
     }
 )
 

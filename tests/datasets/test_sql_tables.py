@@ -15,6 +15,7 @@ import pytest
 
 from privet.datasets.own.declared_table import DeclaredTable, Target
 from privet.datasets.own.own_table import load_declared_table
+from privet.datasets.own.ownership import Ownership
 from privet.datasets.sql_tables import SqlTable, is_address, same_table
 from privet.datasets.tables import CategoryColumn, CsvSchema, NumberColumn, read_csv, read_header
 from privet.datasets.typed_tables import table_text
@@ -24,7 +25,7 @@ AGE = NumberColumn(name="age", low=0, high=100, default=50)
 TABLE = DeclaredTable(
     features=(AGE,),
     targets=(Target.classes(CategoryColumn(name="ill", categories=("no", "yes"), default="no")),),
-    person="patient",
+    ownership=Ownership(person="patient"),
 )
 ROWS = [
     (number, f"p{number // 2}", 20.0 + number if number % 5 else None, "yes" if number % 3 else "no")

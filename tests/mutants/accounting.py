@@ -307,4 +307,20 @@ ACCOUNTING = (
         "compose([(check.event, 1) for check in checks[:1]]),",
         "tests/runs/test_project.py",
     ),
+    one(
+        "curve-kept-for-another-relation",
+        "replacing a record gets the curve that was kept for adding or removing it",
+        _ACCOUNTANTS,
+        "_KEPT.get((self, releases, adjacency), compose)",
+        "_KEPT.get((self, releases), compose)",
+        "tests/accounting/test_kept_curves.py::test_runs_that_differ_in_anything_have_figures_of_their_own",
+    ),
+    one(
+        "kept-curve-can-be-written-to",
+        "whoever was given a curve can change the figures of every later run with the same event",
+        "accounting/kept_curves.py",
+        "array.setflags(write=False)",
+        "array.setflags(write=True)",
+        "tests/accounting/test_kept_curves.py::test_nobody_can_change_a_curve_that_another_will_be_given",
+    ),
 )

@@ -39,7 +39,7 @@ LAUNCH = (
         "recordings-not-compared",
         "a recorder that froze its examples replays their sum for all others",
         "training/launch/launcher.py",
-        "            check_recording(recording, program, memory, form.places, precision)\n",
+        "            check_recording(recording, wanted, memory, form.places, precision)\n",
         "",
         f"{_REPLAY}::test_a_recording_that_froze_its_examples_is_caught_and_leaves_no_trace",
     ),

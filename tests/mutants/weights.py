@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant, one
 _GUARD = "training/weight_watch/guard.py"
 _HOLDINGS = "training/weight_watch/holdings.py"
 _PRINTS = "training/weight_watch/fingerprints.py"
+_ON_DEVICE = "training/weight_watch/device_pages.py"
+_ON_HOST = "training/weight_watch/host_pages.py"
 _FOLLOWING = "training/weight_watch/following.py"
 _SESSION = "training/run_access.py"
 _TALLY = "accounting/ledger/tally.py"
@@ -122,10 +124,34 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "bits-weighed-alike",
         "permuted weights and changes that cancel pass",
-        _PRINTS,
+        _ON_DEVICE,
         "drawn.bitwise_or_(1).to(device)",
         "torch.ones_like(drawn).to(device)",
         "tests/training/weight_watch/test_fingerprints.py::test_exchanged_numbers_show",
+    ),
+    one(
+        "one-byte-of-a-page-hashed",
+        "weights written past torch's counters in the processor's memory pass",
+        _ON_HOST,
+        'return memoryview(np.from_dlpack(words)).cast("B")',
+        'return memoryview(np.from_dlpack(words)).cast("B")[:1]',
+        "tests/training/weight_watch/test_fingerprints.py::test_changes_that_cancel_in_a_sum_show",
+    ),
+    one(
+        "kernel-not-tried",
+        "a kernel that is built wrongly for a machine sees no change of the weights",
+        _ON_DEVICE,
+        "            if _passes_trial(self._device):",
+        "            if _passes_trial(self._device) or True:",
+        "tests/training/weight_watch/test_fingerprints.py::test_a_kernel_that_sums_wrongly_is_never_used",
+    ),
+    one(
+        "kernel-skips-chunks",
+        "weights beyond the first chunk of a tensor are not watched on a device",
+        _ON_DEVICE,
+        "for start in range(0, segment.length, _CHUNK)]",
+        "for start in range(0, 1, _CHUNK)]",
+        "tests/training/weight_watch/test_fingerprints.py::test_changes_are_found_on_every_page_and_only_there",
     ),
     one(
         "words-of-64-bits",

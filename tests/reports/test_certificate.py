@@ -145,7 +145,7 @@ def test_too_little_noise_is_told_when_its_tail_costs_more_than_a_thousandth(mak
     shutil.copytree(make_run(), folder)
     (folder / "ledger.jsonl").unlink()
     (folder / "checkpoint.safetensors").unlink()
-    spend(folder, plan_of(rate=1, steps=100, noise_multiplier=0.4))
+    spend(folder, plan_of(rate=1, steps=5, noise_multiplier=0.4))
     found = certify(folder)
     assert found.noise.delta is not None
     assert found.noise.delta > found.noise.limit

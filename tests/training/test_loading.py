@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 import privet as pv
 from privet.errors import ArgumentError, DataError, LoopError
@@ -38,6 +39,8 @@ def _workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let workers find these files, and see that none is left behind."""
     monkeypatch.syspath_prepend(str(ROOT))
     multiprocessing.set_forkserver_preload(["privet.training.reading"])  # starts them in a tenth of the time
+    # torch looks after its workers every five seconds
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.25,))
     yield
     assert multiprocessing.active_children() == []
 

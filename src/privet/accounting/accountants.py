@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from privet.accounting import renyi
 from privet.accounting.curves import SMALLEST_PLD_DELTA, GaussianCurve, LossCurves, PrivacyCurve, RenyiCurve
 from privet.accounting.dominating_pairs import Removal
 from privet.accounting.event_reader import Releases, read_releases
+from privet.accounting.kept_curves import KeptCurves
 from privet.accounting.loss_distribution import COARSEST_SPACING, Grid, Part, compose_losses, plan_grid
 from privet.accounting.mechanisms import Losses, SampledPure, neighbour_distance, sampled_pairs
 from privet.accounting.pure_composition import MOST_RELEASES, PureCurve
@@ -29,6 +31,8 @@ from privet.vocabulary import Adjacency
 
 # Outside this range the losses of one step are too large or too small for any grid.
 _PLD_MULTIPLIERS = (1e-3, 1e7)
+# At most a hundred megabytes; the curves of an ordinary run have a few thousand points each.
+_KEPT = KeptCurves(most_points=2**22)
 
 
 class Accountant(Protocol):
@@ -153,18 +157,19 @@ class PLD(CurveAccountant):
         if refusal is not None:
             return refusal
         try:
-            self._plans(releases, adjacency)
+            self._grids(releases, adjacency)
         except AccountingError as refusal:
             return str(refusal)
         return None
 
     def num_points(self, event: DpEvent, adjacency: Adjacency) -> int:
         """Return the number of grid points of the composition, which decides its running time."""
-        return sum(grid.num_points for _, grid in self._plans(_read(event, adjacency), adjacency))
+        return sum(grid.num_points for grid in self._grids(_read(event, adjacency), adjacency))
 
-    def _plans(self, releases: Releases, adjacency: Adjacency) -> list[tuple[list[Part], Grid]]:
+    def _grids(self, releases: Releases, adjacency: Adjacency) -> tuple[Grid, ...]:
+        """Return a grid for each direction; none where there is nothing to compose."""
         if releases.is_empty or releases.nothing_hidden:
-            return []
+            return ()
         if releases.selections:
             raise AccountingError("A search of random length has no loss distribution. Use RDP.")
         low, high = _PLD_MULTIPLIERS
@@ -176,18 +181,26 @@ class PLD(CurveAccountant):
             raise AccountingError(
                 f"Noise multipliers must lie between {low} and {high}, got {min(multipliers)} to {max(multipliers)}."
             )
-        return [(parts, plan_grid(parts, self.coarsest_spacing)) for parts in _directions(releases, adjacency)]
+        return _planned(releases, adjacency, self.coarsest_spacing)
+
+    def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
+        return _epsilon(self, _read(event, adjacency), adjacency, delta)
 
     def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
-        releases = _read(event, adjacency)
+        return self.composed(_read(event, adjacency), adjacency)
+
+    def composed(self, releases: Releases, adjacency: Adjacency) -> PrivacyCurve:
+        """Return the curve of an event that was read."""
         _refuse(_refusal(releases, adjacency))
-        plans = self._plans(releases, adjacency)
-        drawn = (
-            LossCurves(directions=tuple(compose_losses(parts, grid) for parts, grid in plans), accountant=self.name)
-            if plans
-            else _trivial(releases, self.name)
-        )
-        return surcharged(drawn, releases.total_variation)
+        grids = self._grids(releases, adjacency)
+        if not grids:
+            return surcharged(_trivial(releases, self.name), releases.total_variation)
+
+        def compose() -> LossCurves:
+            pairs = zip(_directions(releases, adjacency), grids, strict=True)
+            return LossCurves(directions=tuple(compose_losses(*pair) for pair in pairs), accountant=self.name)
+
+        return surcharged(_KEPT.get((self, releases, adjacency), compose), releases.total_variation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +253,18 @@ def tightest(event: DpEvent, adjacency: Adjacency, delta: float, *, pld: Account
 def curve(event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
     """Return the curve of the tightest accountant for deltas of 1e-12 and more."""
     return tightest(event, adjacency, SMALLEST_PLD_DELTA).curve(event, adjacency)
+
+
+# A log asks for the epsilon of the same rounds in every session, and long curves are soon no longer kept.
+@lru_cache(maxsize=4096)
+def _epsilon(pld: PLD, releases: Releases, adjacency: Adjacency, delta: float) -> float:
+    return pld.composed(releases, adjacency).epsilon(delta)
+
+
+# A plan is asked for its grid before each composition. Parts are not kept: some hold long arrays.
+@lru_cache(maxsize=1024)
+def _planned(releases: Releases, adjacency: Adjacency, coarsest_spacing: float) -> tuple[Grid, ...]:
+    return tuple(plan_grid(parts, coarsest_spacing) for parts in _directions(releases, adjacency))
 
 
 def _directions(releases: Releases, adjacency: Adjacency) -> list[list[Part]]:

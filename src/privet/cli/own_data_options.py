@@ -39,7 +39,7 @@ _OPTIONS = (
     click.option("--key", help=KEY_HELP),
     click.option("--delimiter", help="Own table: the character between cells."),
     click.option("--decimal", type=click.Choice([".", ","]), help="Own table: decimal mark; a point by default."),
-    _name_option("--person", "Own table: the column that names a record's person, who is then protected."),
+    _name_option("--person", "Own table or texts: the column that names a record's person, who is then protected."),
     click.option("--persons", type=int, help="With --person: approximate number of persons; public."),
     click.option("--records-per-person", type=int, help="With --person: the most records of one; 8 by default."),
     click.option(
@@ -51,7 +51,7 @@ _OPTIONS = (
         "--one-record-per-person",
         is_flag=True,
         default=None,
-        help="Own table: declare that nobody has two records; persons are then protected.",
+        help="Own table or texts: declare that nobody has two records; persons are then protected.",
     ),
     click.option(
         "--classes",

@@ -153,7 +153,7 @@ def _persons(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
     """Return the noise of both ways to protect persons at the recipe's guarantee."""
     from privet.runs.person_comparison import compare_persons, declared_persons
 
-    num_persons = None if recipe.table is None else recipe.table.num_persons
+    num_persons = None if recipe.file is None else recipe.file.num_persons
     declared = declared_persons(plan, num_records=recipe.info.train_size, num_persons=num_persons)
     target = recipe.privacy.epsilon or plan.guarantee().epsilon
     return [

@@ -119,7 +119,13 @@ class OwnData:
                 "About how many records does the data have? Add --size 2000: a public number, which may be rounded. "
                 "privet does not count the records, because the exact number may itself be private."
             )
-        return Promise(epsilon=self.epsilon, delta=self.delta, train_size=size, persons=self._persons())
+        return Promise(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            train_size=size,
+            persons=self._persons(),
+            one_record_per_person=bool(self.one_record_per_person),
+        )
 
     def _network(self) -> dict[str, Any] | None:
         """Return the recipe's [network] table. Naming a file on the command line is consent to run it."""
@@ -197,11 +203,10 @@ class OwnData:
             test=self.test,
             delimiter=delimiter,
             decimal=self.decimal or ".",
-            one_record_per_person=bool(self.one_record_per_person),
         )
 
     def _ask_for_persons(self, path: str, recipe: Recipe) -> None:
-        """Refuse a table with a column that seems to name persons, unless the user said what a record is.
+        """Refuse a table or texts with a column that seems to name persons, unless the user said what a record is.
 
         Guarantee: only the header is read.
         """
@@ -209,19 +214,19 @@ class OwnData:
         from privet.datasets.tables import read_header
         from privet.errors import RecipeError
 
-        table = recipe.table
-        if table is None or table.person is not None or table.one_record_per_person is not None:
+        declared = recipe.file
+        if declared is None or declared.says_what_a_record_is:
             return
-        targets = [target.name for target in table.all_targets]
         # A key is of one record each, so that it names nobody twice.
-        learned = {*targets, *(column.name for column in table.columns), self.key}
-        header = read_header(path, targets=targets, delimiter=table.delimiter)
+        learned = {*declared.predicted, *declared.inputs, self.key}
+        header = read_header(path, targets=declared.predicted, delimiter=declared.delimiter)
         found = next((name for name in header if names_persons(name) and name not in learned), None)
         if found is not None:
             raise RecipeError(
                 f"{path} has a column {found!r}, which seems to name whom a record is about. If somebody may have "
                 f"several records, protect persons: --person {found} --persons 500. If nobody has two, declare it: "
-                "--one-record-per-person. To protect records all the same: --set table.one_record_per_person=false."
+                "--one-record-per-person. To protect records all the same: --set "
+                f"{'texts' if self.text is not None else 'table'}.one_record_per_person=false."
             )
 
     def _schema(self, path: str, targets: tuple[str, ...], delimiter: str) -> TableSchema:
@@ -249,19 +254,13 @@ class OwnData:
         )
 
     def _texts(self, path: str) -> tuple[Promise, dict[str, Any]]:
-        """Return the recipe for a column of texts; only the header of the file is read."""
-        from privet.datasets.header_hints import names_persons
-        from privet.datasets.tables import read_header
+        """Return the recipe for a column of texts; nothing of the file is read."""
         from privet.runs.recipes.own_data_defaults import text_recipe
         from privet.runs.text_models import fingerprint, libraries
 
         self._refuse(
-            (
-                *("schema", "public_sample", "decimal", "person", "persons", "records_per_person", "sample"),
-                *("one_record_per_person", "weights", "train", "image_size", "channels"),
-            ),
-            "is not for texts: one text is protected, and an encoder has its own weights; to protect persons with "
-            "several texts, write a loop of your own with pv.PersonRecords",
+            ("schema", "public_sample", "decimal", "weights", "train", "image_size", "channels"),
+            "is not for texts: their columns have no ranges, and an encoder has its own weights",
         )
         missing = [f"--{name}" for name in ("model", "target", "classes", "size", "epsilon") if not getattr(self, name)]
         if self.model is None or self.target is None or self.classes is None or missing:
@@ -271,16 +270,10 @@ class OwnData:
             )
         if len(self.target) > 1:
             raise click.UsageError("A model of texts has one target. Give --target once.")
+        promise = self._promise(self.size)
         libraries()  # so that nothing is promised where the packages for it are missing
         text, (target,) = self.text or "", self.target
         delimiter = self.delimiter or ("\t" if ".tsv" in Path(path).name.lower() else ",")
-        person = next(filter(names_persons, read_header(path, targets=[target, text], delimiter=delimiter)), None)
-        if person is not None:
-            console.remark(
-                f"warning: {path} has a column {person!r}, which seems to name whom a text is about. One text is "
-                "protected: the more texts somebody has, the less is promised to them."
-            )
-        promise = self._promise(self.size)
         return promise, text_recipe(
             promise,
             name=_recipe_name(path),

@@ -217,7 +217,7 @@ def with_owners(dataset: MapDataset, persons: tuple[str, ...] | None, plan: Plan
     if persons is None:
         raise DataError(
             "privacy.sampling bounds the records of each person, and nothing says whose they are. Name the column of "
-            "persons: table.person = 'COLUMN', or --person COLUMN."
+            "persons: person = 'COLUMN' in [table] or [texts], or --person COLUMN."
         )
     return PersonRecords(dataset=dataset, persons=persons)
 

@@ -84,7 +84,7 @@ def _columns(table: DeclaredTable) -> list[NumberColumn | CategoryColumn]:
 
 
 def _header(table: DeclaredTable) -> list[str]:
-    person = [] if table.person is None else [table.person]
+    person = [] if table.ownership.person is None else [table.ownership.person]
     return [*person, *(column.header for column in _columns(table))]
 
 
@@ -119,7 +119,7 @@ def _rows(
             words.append([names[int(rank * len(names))] for rank in ranks])
         else:
             words.append([_WORDS[type(target.column)](target.column, rank) for rank in ranks])
-    if table.person is not None:
+    if table.ownership.person is not None:
         persons = rng.integers(0, num_persons or count, count)
         words.insert(0, [f"person {number}" for number in persons])
     return [list(row) for row in zip(*words, strict=True)]

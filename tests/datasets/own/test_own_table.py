@@ -8,32 +8,11 @@ import pytest
 from privet.datasets.columns import ADULT, ADULT_FEATURES
 from privet.datasets.encoding import categories_of, category_columns, encoded_names
 from privet.datasets.known import describe
-from privet.datasets.own.declared_table import DeclaredTable, Target
 from privet.datasets.own.own_table import load_own_csv
 from privet.datasets.tables import CategoryColumn
 from privet.errors import DataError
-from privet.vocabulary import Unit
 
 Record = dict[str, str]
-
-
-@pytest.mark.parametrize(
-    ("persons", "units"),
-    [
-        (["p1", "p2"], (Unit.RECORD, Unit.PERSON)),
-        (["p1", "p1"], (Unit.RECORD,)),
-        (["p1", ""], (Unit.RECORD,)),
-        (["p1", "NA"], (Unit.RECORD,)),
-        (["p1", "nan"], (Unit.RECORD,)),
-    ],
-    ids=str,
-)
-def test_a_record_is_a_person_only_if_all_have_names_and_all_names_differ(
-    persons: list[str], units: tuple[Unit, ...]
-) -> None:
-    target = Target.classes(CategoryColumn(name="ill", categories=("no", "yes"), default="no"))
-    table = DeclaredTable(features=ADULT_FEATURES[:1], targets=(target,), person="patient")
-    assert table.one_record(persons).units == units
 
 
 def record(**changes: str) -> Record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -137,3 +138,16 @@ def test_small_products_keep_their_bits() -> None:
     one, other = torch.randn(16, 16), torch.randn(16, 16)
     assert torch.equal(processor_products.product(one, other), one @ other)
     assert torch.equal(processor_products.repeated_product(one, 16)(other, one), torch.addmm(one, other, one.mT))
+
+
+@needs_onednn
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_products_that_waited_for_another_program_do_not_decide(
+    monkeypatch: pytest.MonkeyPatch, is_faster: bool
+) -> None:
+    """The first products of the faster library are slowed down; undisturbed it takes half of the other's time."""
+    ours, usual = (1.0, 2.0) if is_faster else (2.0, 1.0)
+    disturbed = [10.0 * ours, usual] * 10 if is_faster else [ours, 10.0 * usual] * 10
+    times = itertools.chain(disturbed, itertools.cycle([ours, usual]))
+    monkeypatch.setattr(processor_products, "_seconds", lambda work: next(times))
+    assert processor_products.onednn_is_faster.__wrapped__() is is_faster

@@ -32,6 +32,7 @@ from privet.mechanism.truncated import TruncatedPoisson
 from privet.training.augmentation import Views, mean_over_views
 from privet.training.launch.dry_run import _has_own_length
 from privet.training.launch.launcher import Replay
+from privet.training.launch.memory import Wanted
 from privet.training.launch.recording import Graph, Outcome, Recorder, zeros_like
 from privet.training.launch.replay import (
     Automatic,
@@ -327,6 +328,29 @@ class _Forgetful(_Plain):
             return outcome
 
         return run
+
+
+def test_the_program_is_run_for_the_comparison_before_its_recording_takes_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+
+    class Noting(_Plain):
+        def record(self, program, places, present, leaves, engine):  # type: ignore[no-untyped-def]
+            order.append("recorded")
+            return super().record(program, places, present, leaves, engine)
+
+    ask = Wanted.of
+
+    def noted(program: Any, memory: Any, places: Any) -> Wanted:
+        order.append("run")
+        return ask(program, memory, places)
+
+    monkeypatch.setattr(Wanted, "of", noted)
+    recorder = Noting()
+    _trained(_PlainLaunch(recorder))
+    assert order == ["run", "recorded"]
+    assert recorder.runs > 4
 
 
 def test_a_recording_that_froze_its_examples_is_caught_and_leaves_no_trace(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
 
-from privet.training.weight_watch.fingerprints import Fingerprints, _total, _words
+from privet.training.weight_watch import device_pages, fingerprints
+from privet.training.weight_watch.device_pages import DevicePages, InPlace, Kernel
+from privet.training.weight_watch.fingerprints import Fingerprints, _words
+from privet.training.weight_watch.host_pages import HostPages
+from privet.training.weight_watch.pages import Fingerprint, Pages, Segment
 
 KINDS = [
     torch.float16,
@@ -38,6 +52,56 @@ def bytes_of(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8)
 
 
+class _StandIn:
+    """Does what the kernel does, program by program, with the memory that its tables name."""
+
+    def __init__(self, spoils: int = 0) -> None:
+        self.spoils = spoils
+
+    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        def launched(
+            sums: Tensor, addresses: Tensor, lengths: Tensor, places: Tensor, segment_of: Tensor, starts: Tensor,
+            multipliers: Tensor, first_chunk: int, first_segment: int, **settings: int,
+        ) -> None:  # fmt: skip
+            for chunk in range(first_chunk, first_chunk + grid[0]):
+                segment, start = int(segment_of[chunk]), int(starts[chunk])
+                memory = (ctypes.c_int32 * int(lengths[segment])).from_address(int(addresses[segment]))
+                words = torch.tensor(memory[start : start + settings["BLOCK"] * settings["BLOCKS"]])
+                place = int(places[segment]) + start
+                sums[segment - first_segment] += (words * multipliers[place : place + len(words)]).sum() + self.spoils
+
+        return launched
+
+
+class _Kernels:
+    def __init__(self, spoils: int = 0) -> None:
+        self.add_products_kernel = _StandIn(spoils)
+
+
+@pytest.fixture(autouse=True, params=["host", "device", "kernel"])
+def kind_of_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read this processor's memory as its own, and as that of a device, by torch and as the kernel reads it."""
+    kind: type[Pages] = HostPages if request.param == "host" else DevicePages
+    monkeypatch.setattr(fingerprints, "_KINDS", {"cpu": kind})
+    monkeypatch.setattr(DevicePages, "size", HostPages.size)  # pages of one size
+    if request.param == "kernel":
+        _let_kernels_run(monkeypatch, _Kernels())
+        assert device_pages.kernel_for(torch.device("cpu")).is_ready
+
+
+def _let_kernels_run(monkeypatch: pytest.MonkeyPatch, kernels: _Kernels) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(device_pages.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(device_pages, "_kernels", lambda: kernels)
+    monkeypatch.setattr(device_pages, "kernel_for", functools.cache(Kernel))
+
+
+def names_in(before: Sequence[Fingerprint]) -> set[str]:
+    """Return the names of the tensors that changed since."""
+    names: set[str] = set()
+    return names.union(*[seen.compared().names() or () for seen in before])
+
+
 class Seen:
     """Tensors and what they looked like at first."""
 
@@ -47,7 +111,7 @@ class Seen:
 
     @property
     def changed(self) -> set[str]:
-        return set().union(*[found.names() for found in self.prints.compared_with(self.before)])
+        return names_in(self.before)
 
 
 @each_kind
@@ -121,7 +185,7 @@ def test_tensors_that_lie_otherwise_in_memory_are_read_in_place(view) -> None:  
 def test_changes_are_found_on_every_page_and_only_there() -> None:
     large, small = torch.zeros(700_000), torch.zeros(5)
     seen = Seen(large=large, small=small)
-    assert len(seen.prints.pages) > 2
+    assert seen.prints.num_pages > 2
     for place in (0, 262_143, 262_144, 699_999):
         large[place] = 1.0
         assert seen.changed == {"large"}
@@ -139,22 +203,28 @@ def test_a_choice_of_pages_is_compared_alone() -> None:
     prints = Fingerprints.of({"large": large})
     first = prints.take([0])
     large[600_000] = 1.0
-    assert not any(found.names() for found in prints.compared_with(first))
+    assert not names_in(first)
+    second = prints.take([0, 2])
+    large[600_001] = 1.0
+    assert names_in(second) == {"large"}
 
 
 @each_kind
-def test_one_product_and_a_product_with_a_sum_are_the_same_number(kind: torch.dtype) -> None:
-    """A processor multiplies and adds at once, a device in two operations, and tensors of one page by running sums."""
+def test_a_tensor_alone_on_a_page_and_one_beside_others_have_the_same_sum(kind: torch.dtype) -> None:
+    """Alone a segment is summed at once, beside others by running sums."""
     words = _words(some(kind))
-    multipliers = torch.randint(-(2**63), 2**63 - 1, (len(words),))
-    assert _total(words, multipliers) == (words * multipliers).sum() == (words * multipliers).cumsum(0)[-1]
+    one, other = (Segment(name=name, words=lambda: words, length=len(words)) for name in ("one", "other"))
+    pages = DevicePages.of([one, other])
+    none = InPlace.of([], torch.device("cpu"))
+    alone = DevicePages(pages=[[one]], _ends=[], _multipliers=pages._multipliers, _in_place=none)
+    assert pages.take([0]).sums[0] == alone.take([0]).sums[0]
 
 
 def test_empty_and_meta_tensors_tell_nothing_and_what_cannot_be_read_is_named() -> None:
     sparse = torch.eye(3).to_sparse()
     prints = Fingerprints.of({"empty": torch.zeros(0), "meta": torch.zeros(3, device="meta"), "sparse": sparse})
     assert prints.unseen == ("sparse",)
-    assert not prints.take().sums
+    assert not prints.take()
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize")
@@ -182,3 +252,96 @@ def test_taking_fingerprints_leaves_torchs_random_numbers_alone() -> None:
     tensor = torch.zeros(10)
     Seen(tensor=tensor)
     assert torch.equal(torch.rand(3), expected)
+
+
+class Listening(TorchFunctionMode):
+    """Notes what it sees, as the capture of another session does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_nobody_who_follows_operations_sees_the_fingerprints() -> None:
+    seen = Seen(whole=torch.ones(5), gaps=torch.ones(4, 4)[:, ::2], halves=torch.ones(3).bfloat16())
+    with Listening() as mode:
+        assert not names_in(seen.prints.take())
+    assert not mode.seen
+
+
+def test_pages_are_numbered_through_all_devices() -> None:
+    here, there = torch.zeros(700_000), torch.zeros(5)
+    own, other = (Fingerprints.of({name: tensor}) for name, tensor in (("here", here), ("there", there)))
+    (places, first), (_, second) = *own._devices, *other._devices
+    last = len(places)
+    both = Fingerprints(num_pages=last + 1, unseen=(), _devices=[(places, first), (range(last, last + 1), second)])
+    all_pages, last_page = both.take(), both.take([last])
+    here[0] = 1.0
+    assert names_in(all_pages) == {"here"}
+    assert not names_in(last_page)
+    there[0] = 1.0
+    assert names_in(last_page) == {"there"}
+
+
+SCRIPT = Path(__file__).with_name("sums_check.py")
+
+
+def _run(environment: dict[str, str]) -> None:
+    result = subprocess.run(
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=600, check=False, env=environment
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "the sums are as expected" in result.stdout
+
+
+def test_the_kernel_sums_as_torch_does() -> None:
+    pytest.importorskip("triton")
+    # the interpreter is chosen when triton is imported, so the check runs in a process of its own
+    _run(os.environ | {"TRITON_INTERPRET": "1"})
+
+
+@pytest.mark.gpu
+def test_the_kernel_sums_as_torch_does_on_a_device() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    _run(dict(os.environ))
+
+
+def test_the_kernel_reads_what_lies_in_words_and_torch_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    _let_kernels_run(monkeypatch, _Kernels())
+    pages = DevicePages.of(
+        [segment for name, tensor in _mixed().items() for segment in fingerprints._segments(name, tensor, 1 << 18)]
+    )
+    assert [[segment.name for segment in page] for page in pages.pages] == [["whole", "halves", "odd", "gaps"]]
+    assert pages._in_place.num_pages == 0, "a page with one segment that the kernel cannot read is torch's"
+    monkeypatch.setattr(DevicePages, "size", 8)
+    pages = DevicePages.of([*(s for n, t in _mixed().items() for s in fingerprints._segments(n, t, 8))])
+    assert pages._in_place.num_pages == 2
+    kernel = pages.take(range(len(pages))).sums
+    monkeypatch.setattr(Kernel, "is_ready", False)
+    assert torch.equal(kernel, pages.take(range(len(pages))).sums)
+
+
+def _mixed() -> dict[str, Tensor]:
+    halves = torch.arange(14.0).bfloat16()
+    return {"odd": halves[:5], "whole": torch.arange(6.0), "gaps": torch.ones(4, 4)[:, ::2], "halves": halves[:12]}
+
+
+@pytest.mark.parametrize("broken", ["raises", "wrong"])
+def test_a_kernel_that_sums_wrongly_is_never_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    _let_kernels_run(monkeypatch, _Kernels(spoils=1 if broken == "wrong" else 0))
+    if broken == "raises":
+        monkeypatch.setattr(device_pages, "_kernels", lambda: object())
+    assert not device_pages.kernel_for(torch.device("cpu")).is_ready
+    assert "watched by torch operations" in caplog.text
+
+
+def test_a_machine_without_triton_has_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_pages.importlib.util, "find_spec", lambda name: None)
+    assert not Kernel(torch.device("cpu")).is_ready

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from privet.training.classifier import PrivateClassifier
 from privet.training.performance import Performance
 from privet.training.session import Session, Step
 from privet.training.start import privatize
-from privet.training.weight_watch.fingerprints import Comparison
+from privet.training.weight_watch import device_pages, fingerprints
+from privet.training.weight_watch.device_pages import DeviceComparison
 from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import CPU, examples, full_batch, losses_of, network, plain_sgd, run, walk
 
@@ -407,10 +408,11 @@ class Late:
 def test_a_device_that_reports_late_is_waited_for_at_powers_of_two_and_at_the_exit(
     monkeypatch: pytest.MonkeyPatch, number: int, found_after: int
 ) -> None:
-    def late(pages: Any, differs: Tensor, event: None) -> Comparison:
-        return Comparison(pages=pages, differs=differs, event=Late())  # type: ignore[arg-type]
+    def late(segments: Sequence[str], differs: Tensor, event: None) -> DeviceComparison:
+        return DeviceComparison(segments=segments, differs=differs, event=Late())  # type: ignore[arg-type]
 
-    monkeypatch.setattr("privet.training.weight_watch.fingerprints.Comparison", late)
+    monkeypatch.setattr(fingerprints, "_KINDS", {})  # the processor's memory is read as a device's
+    monkeypatch.setattr(device_pages, "DeviceComparison", late)
     model = Net()
     session = begin(model)
     with pytest.raises(WeightsChanged, match=r"last\.weight"):

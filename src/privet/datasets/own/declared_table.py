@@ -11,16 +11,10 @@ from privet.datasets.csv_records import MAX_RECORD_LENGTH
 from privet.datasets.encoding import declared_ranges, encoded_names
 from privet.datasets.info import DatasetInfo
 from privet.datasets.own.facts import owners_facts
+from privet.datasets.own.ownership import OF_NOBODY, Ownership
 from privet.datasets.tables import CategoryColumn, Column, CsvSchema, NumberColumn
 from privet.datasets.tasks import Classes, Count, Number, Task, task_of
 from privet.errors import ArgumentError
-from privet.vocabulary import OneItem, Unit
-
-_SEVERAL = (
-    "In the column {column!r} a person has several records, or a record has no name. Let the plan bound them: "
-    "privacy.sampling.kind = 'sampled_persons' or 'bounded_persons' with max_records (docs/persons.md). Otherwise join "
-    "each person's records into one, keep one of them, or protect records: privacy.unit = 'record'."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +67,14 @@ class DeclaredTable:
         targets: The columns to predict.
         delimiter: One character between cells.
         max_record_length: Largest number of characters of a record.
-        person: The column with the name of the record's person; None for a table without one.
-        one_record_per_person: Declares that each record contains all data of one person.
+        ownership: Whose the records are.
     """
 
     features: tuple[NumberColumn | CategoryColumn, ...]
     targets: tuple[Target, ...]
     delimiter: str = ","
     max_record_length: int = MAX_RECORD_LENGTH
-    person: str | None = None
-    one_record_per_person: bool = False
+    ownership: Ownership = OF_NOBODY
 
     def __post_init__(self) -> None:
         checks.count("max_record_length", self.max_record_length)
@@ -104,25 +96,6 @@ class DeclaredTable:
     def task(self) -> Task:
         """The task of a model of this table."""
         return task_of([target.task for target in self.targets])
-
-    @property
-    def units(self) -> tuple[Unit, ...]:
-        """The units of privacy that one record is declared to be; readers check the column of persons."""
-        knows_persons = self.person is not None or self.one_record_per_person
-        return (Unit.RECORD, Unit.PERSON) if knows_persons else (Unit.RECORD,)
-
-    def one_record(self, persons: Sequence[str] | None) -> OneItem:
-        """Return the unit of one record.
-
-        Args:
-            persons: The person of each record; None for a table without persons.
-
-        Guarantee: with a column of persons, a record is a person only if every record has a name and all names differ.
-            The records influence only a refusal, whose reason contains no name.
-        """
-        if persons is None or not (any(map(checks.is_missing, persons)) or len(set(persons)) < len(persons)):
-            return OneItem(units=self.units)
-        return OneItem(explanation=_SEVERAL.format(column=self.person))
 
     def schema(self, columns: Sequence[Column]) -> CsvSchema:
         """Return the CSV schema of this table for some of its columns."""

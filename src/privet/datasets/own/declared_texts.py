@@ -8,10 +8,10 @@ from privet import checks
 from privet.datasets.csv_records import CsvFormat
 from privet.datasets.info import DatasetInfo
 from privet.datasets.own.facts import owners_facts
+from privet.datasets.own.ownership import OF_NOBODY, Ownership
 from privet.datasets.tables import CategoryColumn
 from privet.datasets.tasks import Classes
 from privet.errors import ArgumentError
-from privet.vocabulary import Unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,7 @@ class DeclaredTexts:
         classes: The classes; a training record of none of them counts as of the first.
         length: Tokens of every record; longer texts are cut, shorter ones padded.
         delimiter: The character between cells.
+        ownership: Whose the texts are; the column of persons is neither read as a text nor as a class.
     """
 
     text: str
@@ -31,6 +32,7 @@ class DeclaredTexts:
     classes: tuple[str, ...]
     length: int
     delimiter: str = ","
+    ownership: Ownership = OF_NOBODY
 
     def __post_init__(self) -> None:
         checks.count("length", self.length, minimum=2)
@@ -38,12 +40,8 @@ class DeclaredTexts:
             raise ArgumentError(f"{self.text!r} is named as the text and as the class. Name two columns.")
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes) or not all(self.classes):
             raise ArgumentError("Texts need at least two classes, each named once.")
+        self.ownership.refuse_among((self.text, self.target))
         CsvFormat(delimiter=self.delimiter)
-
-    @property
-    def units(self) -> tuple[Unit, ...]:
-        """The unit of privacy that one text is declared to be."""
-        return (Unit.RECORD,)
 
     @property
     def label(self) -> CategoryColumn:

@@ -23,7 +23,7 @@ from privet.datasets.columns import ADULT, ADULT_FEATURES, adult_schema
 from privet.datasets.encoding import encode_columns
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.datasets.own.declared_table import DeclaredTable, Target
-from privet.datasets.tables import CategoryColumn, NumberColumn, columns_of, count_surplus, words_of
+from privet.datasets.tables import CategoryColumn, NumberColumn, columns_of, count_surplus
 from privet.datasets.typed_tables import TableText, table_text
 from privet.errors import DataError
 
@@ -148,10 +148,12 @@ def load_declared_table(
     measured = None if test is None else read_test_csv(test, table, normalisation)
     # Read once: a database may hold other records, or return them in another order, the next time.
     text, schema = table_text(train, delimiter=table.delimiter), table.schema(table.columns)
-    persons = None if table.person is None else words_of(text, schema, table.person)
-    learned = replace(_encoded(columns_of(text, schema), table, normalisation), one_item=table.one_record(persons))
-    if persons is not None:
-        learned = replace(learned, persons=tuple(persons))
+    persons = table.ownership.names(text, schema)
+    learned = replace(
+        _encoded(columns_of(text, schema), table, normalisation),
+        one_item=table.ownership.one_record(persons),
+        persons=persons,
+    )
     nothing = ArrayDataset(features=learned.features[:0], labels=learned.labels[:0])
     return Split(train=learned, test=nothing if measured is None else measured, info=info, normalisation=normalisation)
 

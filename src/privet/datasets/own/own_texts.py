@@ -21,7 +21,6 @@ from privet.datasets.own.declared_texts import DeclaredTexts
 from privet.datasets.tables import words_of
 from privet.datasets.typed_tables import TableText, table_text
 from privet.errors import DataError
-from privet.vocabulary import OneItem
 
 # Token numbers and padding masks of texts: [text, 2, length].
 Tokens = Callable[[Sequence[str]], Tensor]
@@ -47,10 +46,12 @@ def load_declared_texts(
     measured = None if test is None else read_test_texts(test, declared, tokens)
     table = table_text(train, delimiter=declared.delimiter)
     labels = [declared.label.value(word) for word in _words(table, declared, declared.target)]
+    persons = declared.ownership.names(table, CsvFormat(delimiter=declared.delimiter))
     learned = ArrayDataset(
         features=tokens(_words(table, declared, declared.text)),
         labels=torch.tensor(labels, dtype=torch.int64),
-        one_item=OneItem(units=declared.units),
+        one_item=declared.ownership.one_record(persons),
+        persons=persons,
     )
     nothing = ArrayDataset(features=learned.features[:0], labels=learned.labels[:0])
     return Split(train=learned, test=nothing if measured is None else measured, info=info)

@@ -21,7 +21,10 @@ from torch.nn import functional
 # oneDNN's own order already is worth it earlier.
 _SMALL, _SMALL_IN_ORDER = 1 << 21, 1 << 20
 # The two libraries are compared by products of square matrices of this size; oneDNN must be faster by this factor.
-_SIZE, _TIMES, _FACTOR = 256, 5, 1.3
+_SIZE, _FACTOR = 256, 1.3
+# They take turns so often, unless that takes longer than so many seconds: a product in which one of several threads
+# waits for another program takes many times as long, and a few in a row may all be such.
+_FEWEST_TURNS, _MOST_TURNS, _LONG = 5, 40, 0.1
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -123,7 +126,9 @@ def onednn_is_faster() -> bool:
     with torch.no_grad():
         factor = torch.ones(_SIZE, _SIZE)
         ours, usual = functools.partial(_by_onednn, factor, factor), functools.partial(torch.mm, factor, factor)
-        pairs = [(_seconds(ours), _seconds(usual)) for _ in range(_TIMES)]
+        pairs, begun = list[tuple[float, float]](), time.perf_counter()
+        while len(pairs) < _FEWEST_TURNS or (len(pairs) < _MOST_TURNS and time.perf_counter() < begun + _LONG):
+            pairs.append((_seconds(ours), _seconds(usual)))
     return _FACTOR * min(pair[0] for pair in pairs) < min(pair[1] for pair in pairs)
 
 

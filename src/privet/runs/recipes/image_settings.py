@@ -6,6 +6,7 @@ from privet.datasets.info import DatasetInfo
 from privet.datasets.own.declared_images import DeclaredImages
 from privet.errors import ArgumentError, RecipeError
 from privet.runs.recipes.training_settings import Count, Table
+from privet.vocabulary import Unit
 
 
 class ImageSettings(Table):
@@ -50,6 +51,11 @@ class ImageSettings(Table):
             )
         except ArgumentError as error:
             raise RecipeError(f"images: {error}") from error
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """The units of privacy that one image is declared to be."""
+        return self.declared().units
 
     def info(self, name: str) -> DatasetInfo:
         """Return the public facts about the data."""

@@ -78,7 +78,7 @@ def _check_many(declared: str, number: int, units: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Persons:
-    """The persons whom a table is about, each with many records.
+    """The persons whom records are about, each with many of them.
 
     Attributes:
         column: The column that names the person of a record.
@@ -95,6 +95,11 @@ class Persons:
     def __post_init__(self) -> None:
         checks.count("max_records", self.max_records)
         _check_many("number of persons", checks.count("num_persons", self.num_persons), "persons")
+
+    @property
+    def at_once(self) -> int:
+        """The most records of a person that one gradient is of, which a physical batch must hold."""
+        return 1 if self.draws_records else self.max_records
 
     def sampling(self, num_records: int, batch_size: int, poisson: dict[str, Any]) -> dict[str, Any]:
         """Return the sampler that uses about this many records in a step."""
@@ -126,22 +131,33 @@ class Promise:
         epsilon: Target epsilon.
         train_size: Declared number of records; a public number, which may be rounded.
         delta: Target delta; None for the default of the declared size.
-        persons: The persons to protect; None to protect records.
+        persons: The persons to protect; None to protect records, or persons with one record each.
+        one_record_per_person: Declares that nobody has two records; persons are then protected.
     """
 
     epsilon: float
     train_size: int
     delta: float | None = None
     persons: Persons | None = None
+    one_record_per_person: bool = False
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
+        if self.persons is not None and self.one_record_per_person:
+            raise RecipeError("A person has one record or several: declare persons or one_record_per_person, not both.")
         _check_many("size", checks.count("train_size", self.train_size), "records")
 
     @property
     def num_units(self) -> int:
         """Declared number of the units that are protected: records or persons."""
         return self.train_size if self.persons is None else self.persons.num_persons
+
+    @property
+    def ownership(self) -> dict[str, Any]:
+        """The keys of the recipe's table of data that say whose the records are."""
+        if self.persons is not None:
+            return {"person": self.persons.column, "num_persons": self.persons.num_persons}
+        return {"one_record_per_person": True} if self.one_record_per_person else {}
 
     def full_batches(self, *, steps: int, norms: list[float]) -> dict[str, Any]:
         """Return the recipe's [privacy] table of steps that use every record, with one bound for each layer."""
@@ -165,7 +181,7 @@ class Promise:
             "epsilon": float(self.epsilon),
             "delta": default_delta(self.num_units) if self.delta is None else self.delta,
             "adjacency": "add_or_remove",
-            "unit": "record" if self.persons is None else "person",
+            "unit": "person" if self.ownership else "record",
             "sampling": sampling,
             "clipping": clipping,
             "noise": {"kind": "gaussian"},
@@ -193,7 +209,6 @@ def table_recipe(
     test: str | Path | None,
     delimiter: str,
     decimal: str = ".",
-    one_record_per_person: bool = False,
 ) -> dict[str, Any]:
     """Return a recipe for a user's own table as plain values.
 
@@ -209,11 +224,8 @@ def table_recipe(
         "decimal": decimal,
         **_targets(schema),
         "columns": [_plain(column) for column in schema.columns],
+        **promise.ownership,
     }
-    if promise.persons is not None:
-        table |= {"person": promise.persons.column, "num_persons": promise.persons.num_persons}
-    elif one_record_per_person:
-        table["one_record_per_person"] = True
     if schema.released is not None:
         table["released"] = schema.released.model_dump()
     classes = [len(target.categories or ()) for target in schema.targets]
@@ -229,10 +241,7 @@ def table_recipe(
     }
     return {
         **_named(name, _table_model(classes, strength, rates), "table", table, test),
-        "privacy": {
-            **promise.full_batches(steps=_STEPS, norms=[STATISTICS_NORM, rates.bound_for(strength)]),
-            **({"unit": "person"} if one_record_per_person else {}),
-        },
+        "privacy": promise.full_batches(steps=_STEPS, norms=[STATISTICS_NORM, rates.bound_for(strength)]),
         "training": training,
     }
 
@@ -270,6 +279,7 @@ def image_recipe(
         "height": height,
         "width": width,
         "channels": channels,
+        **promise.ownership,
     }
     batch_size = min(2_048, max(1, math.ceil(promise.train_size / 5)))
     # The noise in the mean of a step falls with the batch, and the batch grows with the number of images.
@@ -298,6 +308,7 @@ def text_recipe(
 
     Adapters of rank 8 and a new head on the user's encoder, a tenth of the texts per step, ten epochs, gradients
     clipped to norm 1, AdamW with a rate that falls to zero. These are starting values, which no study has compared.
+    With persons, as many are drawn as have about a tenth of the texts.
     """
     texts = {
         "train": str(train),
@@ -307,6 +318,7 @@ def text_recipe(
         "classes": list(classes),
         "length": length,
         "delimiter": delimiter,
+        **promise.ownership,
     }
     return {
         **_named(name, OWN_ENCODER, "texts", texts, test),
@@ -315,7 +327,7 @@ def text_recipe(
         "training": {
             "optimizer": {"kind": "adamw", "learning_rate": 0.001, "weight_decay": 0.0},
             "schedule": {"kind": "linear"},
-            "physical_batch_size": 32,
+            "physical_batch_size": max(32, 1 if promise.persons is None else promise.persons.at_once),
         },
     }
 
@@ -328,12 +340,11 @@ def with_network(recipe: dict[str, Any], promise: Promise, network: dict[str, An
     """
     batch_size = min(2_048, max(1, math.ceil(promise.train_size / 5)))
     learning_rate = round(min(0.4, max(0.01, promise.train_size / 25_000)), 4)
-    unit = recipe["privacy"]["unit"]
     return {
         **recipe,
         "model": OWN_NETWORK,
         "network": network,
-        "privacy": {**promise.settings(batch_size=batch_size, epochs=30, norm=1.0), "unit": unit},
+        "privacy": promise.settings(batch_size=batch_size, epochs=30, norm=1.0),
         "training": _training(learning_rate, physical_batch_size=512),
     }
 

@@ -19,6 +19,7 @@ from privet.plan import Plan
 from privet.runs.recipes.data_sheet import DataSheet
 from privet.runs.recipes.declared_size import with_fields
 from privet.runs.recipes.evaluation_settings import EvaluationSettings
+from privet.runs.recipes.file_settings import FileSettings
 from privet.runs.recipes.image_settings import ImageSettings
 from privet.runs.recipes.network_settings import OWN_NETWORK, NetworkSettings
 from privet.runs.recipes.pretraining_settings import PretrainingSettings
@@ -182,23 +183,28 @@ class Recipe(Table):
 
     def _check_unit(self, allowed: tuple[Unit, ...]) -> None:
         """Refuse a unit that the records are not declared to be; reading the records checks the declaration."""
-        known = (Unit.RECORD,) if self.own_data is None else self.own_data.declared().units
+        known = (Unit.RECORD,) if self.own_data is None else self.own_data.units
         unit = next((unit for unit in Unit if unit.value == self.privacy.unit), None)
         if unit is None or unit in (*known, *allowed):
             return  # the plan refuses unknown units
         raise RecipeError(
             f"privacy.unit is '{unit.value}', and nothing says that a record of '{self.dataset}' is one {unit.value}. "
             "A person may have several records, and the noise hides one. For data of your own name the column of "
-            "persons (table.person = 'COLUMN') and bound the records of each (privacy.sampling.kind = "
-            "'sampled_persons'), or declare that each record holds "
-            "everything about one person (one_record_per_person = true in [table] or [images]; the guarantee then "
-            "says so). Otherwise set privacy.unit = 'record'."
+            "persons (person = 'COLUMN' in [table] or [texts]) and bound the records of each (privacy.sampling.kind = "
+            "'sampled_persons'), or declare that each record holds everything about one person (one_record_per_person "
+            "= true in [table], [texts] or [images]; the guarantee then says so). Otherwise set privacy.unit = "
+            "'record'."
         )
 
     @property
     def own_data(self) -> OwnData | None:
         """The declaration of the user's own data; None for data that privet knows by name."""
         return next(iter(self._declared.values()), None)
+
+    @property
+    def file(self) -> FileSettings | None:
+        """The declaration of a user's own files with columns; None for images, and for data that privet knows."""
+        return self.texts if self.table is None else self.table
 
     @property
     def _declared(self) -> dict[str, OwnData]:

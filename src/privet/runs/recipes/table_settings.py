@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from privet.accounting.guarantee import rounded_up
 from privet.datasets.csv_records import MAX_RECORD_LENGTH
@@ -14,16 +14,13 @@ from privet.datasets.own.declared_table import DeclaredTable, Target
 from privet.datasets.special_columns import DateColumn, GapColumn, OrdinalColumn, day
 from privet.datasets.sql_tables import SqlTable, is_address
 from privet.datasets.tables import CategoryColumn, NumberColumn
-from privet.datasets.words import composed
 from privet.errors import ArgumentError, DataError, RecipeError
 from privet.mechanism.events import DpEvent, gaussian_event
+from privet.runs.recipes.file_settings import FileSettings, Name
 from privet.runs.recipes.training_settings import Count, Inside, Positive, Table
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 HOW_TO_PREDICT_NUMBERS = "To predict numbers, declare the range of the target: low and high, known without the records."
-
-
-Name = Annotated[str, AfterValidator(composed)]
 
 
 class ColumnSettings(Table):
@@ -233,44 +230,25 @@ class ReleasedSettings(Table):
         )
 
 
-class TableSettings(Table):
-    """The user's own data: CSV files with a header, or tables of another kind, and their declared facts.
+class TableSettings(FileSettings):
+    """The user's own tables, and their declared facts.
 
     Attributes:
-        train: The file of the records to protect, relative to the recipe's folder; or the address of a table in a
-            database, ``URL#table=NAME``.
-        test: The file of the records to measure on, which are not protected. Without it nothing is measured.
-        train_size: Declared number of training records. Never read off the file: it may itself be private.
-        test_size: Declared number of test records; used only to estimate memory.
         label: The column that holds the class, for a classifier.
         target: In the place of ``label``: the column to predict, with categories or with a range of numbers.
         targets: In the place of ``label``: several columns to predict.
         columns: The input columns of the model.
-        delimiter: One character between cells.
         decimal: The decimal mark of numbers, a point or a comma.
         max_record_length: The most characters of one record, a million if not given; a longer record is refused.
-        person: The column that names the person of a record. With it the unit may be a person, if nobody has two
-            records or ``privacy.sampling`` bounds the records of each.
-        num_persons: Declared number of persons; a public number, which may be rounded. For comparisons only.
-        one_record_per_person: Declares that each record holds everything about one person, for tables without names.
-            The guarantee lists it as an assumption.
         released: What the declaration itself cost, if it was released from the private records.
     """
 
-    train: str
-    test: str | None = None
-    train_size: Count
-    test_size: Count | None = None
     label: TargetSettings | None = None
     target: TargetSettings | None = None
     targets: list[TargetSettings] | None = None
     columns: list[ColumnSettings]
-    delimiter: str = ","
     decimal: str = "."
     max_record_length: Count | None = None
-    person: Name | None = None
-    num_persons: Count | None = None
-    one_record_per_person: bool | None = None
     released: ReleasedSettings | None = None
 
     def declared(self) -> DeclaredTable:
@@ -293,13 +271,22 @@ class TableSettings(Table):
                 targets=tuple(settings.target(decimal=self.decimal) for settings in self.all_targets),
                 delimiter=self.delimiter,
                 max_record_length=self.max_record_length or MAX_RECORD_LENGTH,
-                person=self.person,
-                one_record_per_person=bool(self.one_record_per_person),
+                ownership=self.ownership,
             )
         except RecipeError:
             raise
         except ArgumentError as error:
             raise RecipeError(f"table: {error}") from error
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns to learn from."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def predicted(self) -> tuple[str, ...]:
+        """The columns to predict."""
+        return tuple(target.name for target in self.all_targets)
 
     @property
     def all_targets(self) -> tuple[TargetSettings, ...]:

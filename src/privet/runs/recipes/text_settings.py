@@ -5,6 +5,7 @@ from __future__ import annotations
 from privet.datasets.info import DatasetInfo
 from privet.datasets.own.declared_texts import DeclaredTexts
 from privet.errors import ArgumentError, RecipeError
+from privet.runs.recipes.file_settings import FileSettings, Name
 from privet.runs.recipes.network_settings import Digest
 from privet.runs.recipes.training_settings import Count, Table
 
@@ -12,30 +13,20 @@ OWN_ENCODER = "own_encoder"
 """The name under ``model`` of a recipe with an [encoder] table."""
 
 
-class TextSettings(Table):
+class TextSettings(FileSettings):
     """The user's own texts with classes: two columns of a table.
 
     Attributes:
-        train: The file of the texts to protect; relative to the recipe's folder.
-        test: The file of the texts to measure on, which are not protected. Without it nothing is measured.
-        train_size: Declared number of training texts. Never counted: it may itself be private.
-        test_size: Declared number of test texts; used only to estimate memory.
         text: The column of the texts.
         target: The column of the classes.
         classes: The classes, which are public.
         length: Declared tokens of a record; longer texts are cut.
-        delimiter: The character between cells.
     """
 
-    train: str
-    test: str | None = None
-    train_size: Count
-    test_size: Count | None = None
-    text: str
-    target: str
+    text: Name
+    target: Name
     classes: list[str]
     length: Count = 128
-    delimiter: str = ","
 
     def declared(self) -> DeclaredTexts:
         """Return the declaration.
@@ -50,9 +41,20 @@ class TextSettings(Table):
                 classes=tuple(self.classes),
                 length=self.length,
                 delimiter=self.delimiter,
+                ownership=self.ownership,
             )
         except ArgumentError as error:
             raise RecipeError(f"texts: {error}") from error
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The column of the texts."""
+        return (self.text,)
+
+    @property
+    def predicted(self) -> tuple[str, ...]:
+        """The column of the classes."""
+        return (self.target,)
 
     def info(self, name: str) -> DatasetInfo:
         """Return the public facts about the data."""

@@ -21,7 +21,7 @@ from privet.mechanism.sums import ClippedSum
 from privet.training.batching import Draws
 from privet.training.launch.calls import End
 from privet.training.launch.dry_run import DryRun, MustRestart, Programs
-from privet.training.launch.memory import FixedMemory, NotFinite, Precision, Recording, check_recording
+from privet.training.launch.memory import FixedMemory, NotFinite, Precision, Recording, Wanted, check_recording
 from privet.training.launch.recording import LossFunction, Outcome, Recorder
 from privet.training.launch.values import NotRecordable
 
@@ -237,13 +237,14 @@ class Replay:
 
         examples, draws = [leaf.clone() for leaf in memory.leaves], Draws.now(self.device)
         try:
+            wanted = Wanted.of(program, memory, form.places)
             memory.repeat_first()
             run = self.recorder.record(program, form.places, memory.present, memory.leaves, self.engine)
             for leaf, given in zip(memory.leaves, examples, strict=True):
                 leaf.copy_(given)
             recording = Recording(run=run, needs_check=lambda: needs_check)
             precision = Precision.of([slot.dtype for call in end.program.calls for slot in call.slots], self.device)
-            check_recording(recording, program, memory, form.places, precision)
+            check_recording(recording, wanted, memory, form.places, precision)
         except Exception as error:  # noqa: BLE001 -- whatever a model does that cannot be recorded, it still trains
             reason = str(error).strip().splitlines() or [""]
             self._give_up(f"the program cannot be recorded ({type(error).__name__}: {reason[0]})")

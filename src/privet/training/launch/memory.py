@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -116,8 +116,34 @@ class Precision:
         return min(0.1, 16 * self.unit)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Wanted:
+    """What a program gives on the examples in its memory, to compare its recording with.
+
+    Attributes:
+        outcome: Losses and norms. Private.
+        sums: What it adds to each place. Private.
+        draws: The states of the generators that it drew from.
+    """
+
+    outcome: Outcome
+    sums: Sequence[Tensor]
+    draws: Draws
+
+    @classmethod
+    def of(cls, program: Program, memory: FixedMemory, places: Sequence[Tensor]) -> Self:
+        """Run the program; ``places`` are left as they are.
+
+        To be called before the recording is made, which keeps its memory for itself: after that a device would have to
+        hold both.
+        """
+        draws, sums = Draws.now(memory.present.device), zeros_like(places)
+        outcome = program(sums, memory.present, *memory.leaves)
+        return cls(outcome=Outcome(*(tensor.clone() for tensor in outcome)), sums=sums, draws=draws)
+
+
 def check_recording(
-    recording: Recording, program: Program, memory: FixedMemory, places: Sequence[Tensor], precision: Precision
+    recording: Recording, wanted: Wanted, memory: FixedMemory, places: Sequence[Tensor], precision: Precision
 ) -> None:
     """Compare a recording with its program, on other examples than it was recorded with, and with the same draws.
 
@@ -125,8 +151,8 @@ def check_recording(
 
     Args:
         recording: It adds to ``places``, which are left as they were.
-        program: The program itself.
-        memory: Filled with examples.
+        wanted: What the program gave.
+        memory: Filled with the same examples.
         places: Where the recording adds its sums.
         precision: Of the program.
 
@@ -134,23 +160,18 @@ def check_recording(
         RuntimeError: if they differ by more than rounding.
     """
     before = [place.clone() for place in places]
-    draws = Draws.now(memory.present.device)
-    expected = zeros_like(places)
-    wanted = Outcome(*program(expected, memory.present, *memory.leaves))
-    wanted = Outcome(*(tensor.clone() for tensor in wanted))
-    draws.restore()
-    size = len(memory.present)
+    wanted.draws.restore()
     for place in places:
         place.zero_()
     try:
-        found = recording.replay(size)
+        found = recording.replay(len(memory.present))
         for what, mine, theirs in (
-            ("losses", found.losses, wanted.losses),
-            ("norms", found.norms, wanted.norms),
+            ("losses", found.losses, wanted.outcome.losses),
+            ("norms", found.norms, wanted.outcome.norms),
         ):
             rows = memory.present.reshape(-1, *[1] * (mine.dim() - 1))
             _compare(what, [torch.where(rows, mine, 0)], [torch.where(rows, theirs, 0)], precision)
-        _compare("sums", places, expected, precision)
+        _compare("sums", places, wanted.sums, precision)
     finally:
         for place, earlier in zip(places, before, strict=True):
             place.copy_(earlier)

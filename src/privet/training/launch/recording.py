@@ -66,6 +66,7 @@ class Graph:
             never drawn here.
         """
         # libraries set themselves up for a stream, and strategies are chosen, at a first call that is not captured
+        torch.cuda.empty_cache()  # memory that one stream has let go of is of no use to another
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):

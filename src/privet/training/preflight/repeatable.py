@@ -16,7 +16,11 @@ from privet.training.batching import Draws
 def repeatable(device: torch.device, seed: int) -> Iterator[None]:
     """Seed every global generator for the block, and restore their states after it."""
     before = Draws.now(device)
-    torch.manual_seed(seed)
+    if device.type == "cpu":
+        # torch.manual_seed seeds every kind of device, and writes down the whole stack for those not in use.
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
     try:

@@ -1,80 +1,47 @@
-"""Fingerprints of tensors: whole numbers, computed where the tensors lie, that tell of every changed bit.
+"""Fingerprints of tensors: short values, computed where the tensors lie, that tell of every changed bit.
 
-A sum of floats does not see two changes that cancel, a permutation or a sign; it rounds. Here the bits of a tensor are
+A sum of floats does not see two changes that cancel, a permutation or a sign; it rounds. On a processor the bytes are
+hashed under a secret key by GHASH, the tag of AES-GCM, for which processors have instructions. On a device they are
 read as whole numbers of at most 32 bits, each is multiplied by a random odd number that belongs to its place, and the
 products are added modulo 2**64. Nothing is rounded, so the order of the addition makes no difference.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-# Numbers of one page, which is read in one go. A device is kept busy by more of them; a processor's cache is not.
-_PAGE, _PAGE_ON_DEVICE = 1 << 18, 1 << 22
+from privet.training.weight_watch.device_pages import DevicePages
+from privet.training.weight_watch.host_pages import HostPages
+from privet.training.weight_watch.pages import Fingerprint, Pages, Segment
+
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Segment:
-    """A part of one tensor that lies on one page."""
-
-    name: str
-    words: Callable[[], Tensor]
-    length: int
-    plain: Tensor | None = None  # the result of ``words``, where it is the tensor's own memory
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Page:
-    """Segments that are looked at in one go."""
-
-    segments: Sequence[_Segment]
-    ends: Tensor
-
-    def sums(self, multipliers: Tensor) -> Tensor:
-        """Return one number for each segment."""
-        parts = [segment.words() if segment.plain is None else segment.plain for segment in self.segments]
-        if len(parts) == 1:
-            return _total(parts[0], multipliers).view(1)
-        words = torch.cat(parts)
-        totals = (words * multipliers[: len(words)]).cumsum(0)[self.ends]
-        return torch.cat([totals[:1], totals.diff()])
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Fingerprint:
-    """Sums of some pages; they lie on the devices of the tensors."""
-
-    pages: Sequence[int]
-    sums: Mapping[torch.device, Tensor]
-
-
-@dataclass(kw_only=True, eq=False)
 class Fingerprints:
     """Takes fingerprints of some tensors, page by page. Holds references to their memory, and copies nothing.
 
     Guarantee:
-        A change of one number (even of its last bit) always changes the fingerprint. Any other change that was made
-        without knowing the multipliers, which are drawn afresh here, leaves it as it was with probability at most
-        2**-32: pairs that cancel, permutations, exchanged signs included. Memory is that of one page.
+        A change that was made without knowing the keys, which are drawn afresh here, leaves the fingerprint as it was
+        with probability at most 2**-32: pairs that cancel, permutations, exchanged signs included. On a processor the
+        probability is 2**-111; on a device a change of one number (even of its last bit) always shows. Memory is that
+        of one page.
     Edge cases: empty tensors and tensors without memory (meta) have nothing to tell; those that cannot be read as bits
     are named in ``unseen``.
     """
 
-    pages: Sequence[_Page]
+    num_pages: int
     unseen: Sequence[str]
-    _devices: Sequence[torch.device]
-    _multipliers: Mapping[torch.device, Tensor]
+    _devices: Sequence[tuple[range, Pages]]  # the numbers of the pages on each device
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Fingerprints:
         """Lay the tensors out on pages."""
-        by_device: dict[torch.device, list[_Segment]] = {}
+        by_device: dict[torch.device, list[Segment]] = {}
         unseen: list[str] = []
         with torch._C.DisableTorchFunction(), torch.no_grad():
             for name, whole in tensors.items():
@@ -82,87 +49,29 @@ class Fingerprints:
                     if part.device.type == "meta" or not part.numel():
                         continue
                     try:
-                        segments = _segments(name, part)
+                        segments = _segments(name, part, _KINDS.get(part.device.type, DevicePages).size)
                     except (RuntimeError, TypeError, KeyError):  # NotImplementedError is one of the first
                         unseen.append(name)
                         continue
                     by_device.setdefault(part.device, []).extend(segments)
-            pages, devices, multipliers = [], [], {}
+            devices, num_pages = list[tuple[range, Pages]](), 0
             for device, segments in by_device.items():
-                made = _pages(segments, device)
-                pages += made
-                devices += [device] * len(made)
-                multipliers[device] = _multipliers(made, device)
-        names = tuple(dict.fromkeys(unseen))
-        return cls(pages=pages, unseen=names, _devices=devices, _multipliers=multipliers)
+                pages = _KINDS.get(device.type, DevicePages).of(segments)
+                devices.append((range(num_pages, num_pages + len(pages)), pages))
+                num_pages += len(pages)
+        return cls(num_pages=num_pages, unseen=tuple(dict.fromkeys(unseen)), _devices=devices)
 
-    def take(self, pages: Sequence[int] | None = None) -> Fingerprint:
-        """Compute the fingerprint of some pages, of all by default; devices are not waited for."""
-        chosen = range(len(self.pages)) if pages is None else pages
-        found: dict[torch.device, list[Tensor]] = {}
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            for number in chosen:
-                device = self._devices[number]
-                found.setdefault(device, []).append(self.pages[number].sums(self._multipliers[device]))
-            return Fingerprint(pages=chosen, sums=dict(zip(found, map(torch.cat, found.values()), strict=True)))
-
-    def compared_with(self, accepted: Fingerprint) -> list[Comparison]:
-        """Take the fingerprint of the same pages again; return one comparison per device, which is not waited for."""
-        now, found = self.take(accepted.pages), []
-        with torch._C.DisableTorchFunction():
-            for device, sums in accepted.sums.items():
-                differs, event = sums != now.sums[device], None
-                if device.type == "cuda":
-                    # copied beside the work of the device and read once it is there
-                    there = torch.empty(differs.shape, dtype=torch.bool, pin_memory=True)
-                    there.copy_(differs, non_blocking=True)
-                    differs, event = there, torch.cuda.Event()  # type: ignore[no-untyped-call]
-                    event.record(torch.cuda.current_stream(device))
-                pages = [self.pages[number] for number in now.pages if self._devices[number] == device]
-                found.append(Comparison(pages=pages, differs=differs, event=event))
+    def take(self, numbers: Sequence[int] | None = None) -> Sequence[Fingerprint]:
+        """Compute the fingerprints of some pages, of all by default: one for each device they lie on."""
+        found = []
+        for places, pages in self._devices:
+            chosen = range(len(places)) if numbers is None else [n - places.start for n in numbers if n in places]
+            if chosen:
+                found.append(pages.take(chosen))
         return found
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Comparison:
-    """Two fingerprints of some pages on one device, compared there.
-
-    Attributes:
-        pages: The pages.
-        differs: One truth value per segment.
-        event: Follows the copy of ``differs`` from a device; None where nothing is waited for.
-    """
-
-    pages: Sequence[_Page]
-    differs: Tensor
-    event: torch.cuda.Event | None
-
-    def names(self, *, waits: bool = True) -> set[str] | None:
-        """Name the tensors whose segments differ; None if the device has not reported and is not waited for."""
-        if self.event is not None and not waits and not self.event.query():  # type: ignore[no-untyped-call]
-            return None
-        if self.event is not None:
-            self.event.synchronize()
-        with torch._C.DisableTorchFunction():
-            if not bool(self.differs.any()):
-                return set()
-            names = [segment.name for page in self.pages for segment in page.segments]
-            return {name for name, differ in zip(names, self.differs.tolist(), strict=True) if differ}
-
-
-def _multipliers(pages: Sequence[_Page], device: torch.device) -> Tensor:
-    """Draw one odd number for each place of the longest page."""
-    longest = max(sum(segment.length for segment in page.segments) for page in pages)
-    # a generator of their own: torch's is the user's
-    source = torch.Generator().manual_seed(secrets.randbits(63))
-    drawn = torch.randint(-(2**63), 2**63 - 1, (longest,), generator=source, dtype=torch.int64)
-    return drawn.bitwise_or_(1).to(device)
-
-
-def _total(words: Tensor, multipliers: Tensor) -> Tensor:
-    if words.device.type == "cpu":
-        return torch.dot(words.to(torch.int64), multipliers[: len(words)])
-    return (words * multipliers[: len(words)]).sum()
+_KINDS: Mapping[str, type[Pages]] = {"cpu": HostPages}
 
 
 def _plain(tensor: Tensor) -> Sequence[Tensor]:
@@ -174,21 +83,20 @@ def _plain(tensor: Tensor) -> Sequence[Tensor]:
     return [part for name in names for part in _plain(getattr(tensor, name))]
 
 
-def _segments(name: str, tensor: Tensor) -> list[_Segment]:
+def _segments(name: str, tensor: Tensor, size: int) -> list[Segment]:
     """Cut a tensor into parts of at most one page; a tensor whose memory has gaps is read through a copy."""
-    size = _PAGE if tensor.device.type == "cpu" else _PAGE_ON_DEVICE
     is_plain = not tensor.is_quantized and not tensor.is_neg() and not tensor.is_conj()
     if is_plain and _is_without_gaps(tensor):
         words = _words(tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset()))
         parts = torch.split(words, size)
         return [
-            _Segment(name=name, words=lambda part=part: part, length=len(part), plain=part)  # type: ignore[misc]
+            Segment(name=name, words=lambda part=part: part, length=len(part), plain=part)  # type: ignore[misc]
             for part in parts
         ]
     length = len(_copied_words(tensor))
     places = [slice(start, start + size) for start in range(0, length, size)]
     return [
-        _Segment(
+        Segment(
             name=name,
             words=lambda place=place: _copied_words(tensor)[place],  # type: ignore[misc]
             length=min(length, place.stop) - place.start,
@@ -217,25 +125,10 @@ def _words(flat: Tensor) -> Tensor:
     """Read the bits of a flat tensor as whole numbers of at most 32 bits.
 
     With 64 the differences that two exchanged signs make, 2**63 each, would cancel whatever they are multiplied by.
+    Short numbers are read several at a time where they fill such words: fewer words take less time.
     """
     if flat.is_complex():
         flat = torch.view_as_real(flat).view(-1)
-    return flat.view(_WORDS[flat.element_size()])
-
-
-def _pages(segments: Sequence[_Segment], device: torch.device) -> list[_Page]:
-    size = _PAGE if device.type == "cpu" else _PAGE_ON_DEVICE
-    groups: list[list[_Segment]] = []
-    room = 0
-    for segment in segments:
-        if segment.length > room:
-            groups.append([])
-            room = size
-        groups[-1].append(segment)
-        room -= segment.length
-    return [_Page(segments=group, ends=_ends(group, device)) for group in groups]
-
-
-def _ends(group: Sequence[_Segment], device: torch.device) -> Tensor:
-    lengths = torch.tensor([segment.length for segment in group])
-    return (lengths.cumsum(0) - 1).to(device)
+    own = flat.view(_WORDS[flat.element_size()])
+    shares = 4 // own.element_size()
+    return own if len(own) % shares or own.storage_offset() % shares else own.view(torch.int32)

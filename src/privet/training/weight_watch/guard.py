@@ -22,9 +22,10 @@ from privet.gradients.sharding.local import settle
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
 from privet.training.loop_events import Observer
-from privet.training.weight_watch.fingerprints import Comparison, Fingerprints
+from privet.training.weight_watch.fingerprints import Fingerprints
 from privet.training.weight_watch.following import Following
 from privet.training.weight_watch.holdings import Holdings, changes_between, likely_cause, listed
+from privet.training.weight_watch.pages import Comparison
 
 # In a large model so many pages at least, and this share of all, are read at a step that does not read all of them.
 _LEAST_PAGES, _SHARE = 4, 16
@@ -192,7 +193,7 @@ class LoopGuard(Observer):
             self._refuse(changes_between(self._places, now))
         if not reads_bits:
             return
-        self._pending += self._prints.compared_with(self._accepted)
+        self._pending += [seen.compared() for seen in self._accepted]
         written: set[str] = set()
         while self._pending and (found := self._pending[0].names(waits=waits)) is not None:
             written |= found
@@ -219,7 +220,7 @@ class LoopGuard(Observer):
         if where != self._where:
             self._held = self._holdings.everything  # so that no other tensor can take the identity of one of them
             self._where, self._prints = where, Fingerprints.of(self._held)
-        num_pages = len(self._prints.pages)
+        num_pages = self._prints.num_pages
         size = max(_LEAST_PAGES, num_pages // _SHARE)
         is_whole = reads_all or size >= num_pages
         self._accepted = self._prints.take(None if is_whole else sorted(self._random.sample(range(num_pages), size)))
