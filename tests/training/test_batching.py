@@ -296,13 +296,13 @@ def test_a_collate_function_has_two_names_and_one_value() -> None:
 @pytest.mark.parametrize(
     ("size", "rows"),
     [
-        (1, [[0, 0, 0], [0, 0]]),
+        (1, [[0, 0], [0, 0, 0]]),
         (2, [[0, 1, 0], [0, 1]]),
-        (3, [[0, 1, 2, 0], [0, 1, 2]]),
+        (3, [[0, 1], [1, 2], [0, 1, 2]]),
         (4, [[0, 1, 2], [1, 2, 3], [0, 1, 2, 3]]),
     ],
 )
-def test_a_batch_is_tried_with_an_example_more_where_there_is_room_and_never_with_more_than_the_limit(
+def test_a_batch_is_tried_without_either_end_and_repeats_an_example_only_where_none_can_be_left_out(
     size: int, rows: list[list[int]]
 ) -> None:
     tried = list(resized((torch.arange(size),), size, limit=4))

@@ -107,18 +107,19 @@ def has_rows(batch: Any, size: int) -> bool:
 
 
 def resized(batch: Any, size: int, *, limit: int) -> Iterator[tuple[Any, int]]:
-    """Yield a batch on another number of examples, then as it is: two sizes above one.
+    """Yield a batch on other numbers of examples, then as it is: two sizes above one.
 
-    Its first example is repeated, because a model may leave a step out for a batch without padding: a batch that loses
-    an example may then take another way than the whole. Where ``limit``, which may be all that fits into memory, has
-    no place for one more, the last example is left out, then the first. Where it is below three, batches of two sizes
-    above one do not occur.
+    Its last example is left out, then its first: a model may skip a step where no example has padding, so a batch
+    without the only one that has takes another way. An example is repeated only where none can be left out, because a
+    repeated one changes no maximum, so that a program that mixes examples by it would look like one that does not.
+
+    Never more than ``limit`` examples, which may be all that fits into memory: where that is below three, batches of
+    two sizes above one do not occur.
     """
-    if limit <= 2:
-        return
-    whole, more = range(max(size, 2)), range(max(size, 2) + 1)
-    for places in (more, whole) if size < limit else (whole[:-1], whole[1:], whole):
-        rows = torch.tensor(places) % size
+    whole = range(size)
+    choices = {1: ([0, 0], [0, 0, 0]), 2: ([0, 1, 0], whole)}.get(size, (whole[:-1], whole[1:], whole))
+    for places in choices if limit > 2 else ():
+        rows = torch.tensor(places)
         yield with_tensors(batch, functools.partial(_rows_of, rows=rows)), len(places)
 
 
