@@ -100,7 +100,7 @@ def test_what_needs_data_or_network_says_what_works_instead(ask: Ask, own: Path,
     answer = ask(*words, own)
     assert answer.code == 1
     assert "a training loop of your own" in answer.err
-    for verb in ("account", "report", "certify"):
+    for verb in ("finetune", "account", "report", "certify", "card"):
         assert f"privet {verb}" in answer.err
 
 

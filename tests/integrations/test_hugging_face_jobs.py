@@ -83,6 +83,19 @@ def test_a_run_on_texts_is_one_that_every_verb_takes(reviews: Path, capsys: pyte
     assert "a word cannot be changed a little" in capsys.readouterr().err
 
 
+def test_a_new_head_is_not_reported_as_a_fault_and_absent_weights_of_the_encoder_are(
+    reviews: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(privet, ["predict", str(reviews / "run"), str(reviews / "test.csv"), "-o", str(tmp_path / "out.csv")]) == 0
+    )
+    assert "MISSING" not in "".join(capfd.readouterr())
+    whole = encoder(dtype=torch.float32)
+    folder = saved(transformers.BertForMaskedLM(whole.config), tmp_path / "masked")  # has no pooler
+    with pytest.warns(UserWarning, match=r"no weights for bert\.pooler\.dense\.bias, bert\.pooler\.dense\.weight: "):
+        classifier(folder, 8)
+
+
 def test_no_figure_of_private_texts_is_shown_or_kept_unless_it_is_charged(
     reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

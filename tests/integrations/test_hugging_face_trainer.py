@@ -207,6 +207,13 @@ def test_a_second_run_in_the_same_folder_and_a_checkpoint_of_others_are_refused(
         trainer_of(tmp_path / "a", decoder()).train()
     with pytest.raises(LedgerError, match="holds no ledger"):
         trainer_of(tmp_path / "b", decoder()).train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3"))
+    with pytest.raises(LedgerError, match=r"no run to go on with.*Leave resume_from_checkpoint out"):
+        trainer_of(tmp_path / "c", decoder()).train(resume_from_checkpoint=True)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "a" / "checkpoint-3").rename(tmp_path / "d" / "checkpoint-3")
+    with pytest.raises(LedgerError, match="holds no ledger"):
+        trainer_of(tmp_path / "d", decoder()).train(resume_from_checkpoint=True)
+    (tmp_path / "d" / "checkpoint-3").rename(tmp_path / "a" / "checkpoint-3")
     other = run(plan=plan(steps=7))
     with pytest.raises(LedgerError, match="belongs to the plan"):  # told before files of the other model are loaded
         trainer_of(tmp_path / "a", encoder(), private=other).train(resume_from_checkpoint=True)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 pytest.importorskip("lightning")
 import lightning
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.loggers import CSVLogger
 
 import privet as pv
@@ -281,6 +281,8 @@ SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "overfitting": ({"overfit_batches": 2}, ArgumentError, "overfit_batches"),
     "a strategy that wraps": ({"strategy": "ddp", "devices": 1}, ArgumentError, "DDPStrategy"),
     "half precision": ({"precision": "16-true"}, ArgumentError, "16-true"),
+    "an average of weights": ({"callbacks": [EMAWeightAveraging()]}, ArgumentError, "EMAWeightAveraging.*averaging="),
+    "swapped weights": ({"callbacks": [StochasticWeightAveraging(0.1)]}, ArgumentError, "Stochastic.*averaging="),
     "early stopping": ({"callbacks": [EarlyStopping("val_loss")]}, ArgumentError, "EarlyStopping"),
     "a best model": (
         {"callbacks": [ModelCheckpoint(monitor="val_loss")], "enable_checkpointing": True},
@@ -350,10 +352,3 @@ def test_an_epoch_that_the_plan_cuts_short_is_validated(tmp_path: Path) -> None:
     fit = trainer(tmp_path, callbacks=[Look()], num_sanity_val_steps=0)
     fit.fit(Job(), steps(plan=short), DataLoader(data(), batch_size=20))
     assert validated == [10, 13]
-
-
-def test_averages_of_weights_by_lightning_are_noticed(tmp_path: Path) -> None:
-    with pytest.raises((WeightsChanged, LoopError, ArgumentError, MisconfigurationException)):
-        trainer(tmp_path, callbacks=[StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=0.1)], max_epochs=2).fit(
-            Job(schedule=True), steps()
-        )

@@ -53,7 +53,10 @@ _OPTIONS = (
         default=None,
         help="Own table or texts: declare that nobody has two records; persons are then protected.",
     ),
-    click.option("--classes", help="Own images: sub-folders to use, as in cat,dog; all by default."),
+    click.option(
+        "--classes",
+        help="Own images: sub-folders to use, as in cat,dog; all by default. Own texts: the target's words.",
+    ),
     click.option("--image-size", help="Own images: size of the resized images; 32x32 by default."),
     _name_option("--text", "Own texts: the column with the text; needs --model and --classes."),
     click.option("--model", help="Own images or table: file.py:build, which is run. Own texts: folder of an encoder."),

@@ -22,9 +22,10 @@ def stored_recipe(files: RunFiles) -> Recipe:
     """
     if files.is_own_loop:
         raise CheckpointError(
-            f"{files.folder} was written by a training loop of your own (privatize(..., folder=...)). It holds the "
-            "ledger and checkpoints and no recipe, so its data and network cannot be loaded from here. Measure the "
-            "model in your own code. These work on the folder: privet account, privet report, privet certify."
+            f"{files.folder} was written by a training loop of your own (privatize(..., folder=...)), a trainer of "
+            "another library or privet finetune. It holds the ledger and checkpoints and no recipe, so its data and "
+            "network cannot be loaded from here. Use and measure the model in your own code. These work on the folder: "
+            "privet account, privet report, privet certify, privet card."
         )
     read_text(files.recipe)  # refuses links and missing files
     return load_recipe(files.recipe)

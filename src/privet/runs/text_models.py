@@ -76,6 +76,22 @@ class LocalModel:
     folder: Path
     length: int
 
+    def model(self, kind: str, *, has_new_head: bool = False, **named: Any) -> Any:
+        """Return the folder's model, and warn of weights that it lacks, but for those of a new head.
+
+        Raises:
+            UnsupportedModel: the folder does not hold it.
+        """
+        model, found = self.loaded(kind, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **named)
+        body = f"{model.base_model_prefix}." if has_new_head else ""
+        absent = sorted(name for name in found["missing_keys"] if name.startswith(body))
+        if absent:
+            warnings.warn(
+                f"{self.folder} holds no weights for {', '.join(absent)}: training begins with random ones.",
+                stacklevel=2,
+            )
+        return model
+
     def loaded(self, kind: str, **named: Any) -> Any:
         """Return what an auto class of transformers makes of the folder.
 
@@ -84,8 +100,6 @@ class LocalModel:
         """
         transformers, _ = libraries()
         given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, **named}
-        if "Model" in kind:
-            given |= {"use_safetensors": True, "dtype": torch.float32}
         try:
             with _quietly(transformers):
                 return getattr(transformers, kind).from_pretrained(str(self.folder), **given)
@@ -128,13 +142,15 @@ def with_adapters(model: Any, task: str, *, rank: int) -> Any:
 
 @contextmanager
 def _quietly(transformers: Any) -> Iterator[None]:
-    """Keep bars of transformers off the terminal: what is loaded is known."""
+    """Keep bars and reports of transformers off the terminal: a new head is no fault, and errors are raised."""
     told = transformers.utils.logging
-    was_shown = told.is_progress_bar_enabled()
+    was_shown, verbosity = told.is_progress_bar_enabled(), told.get_verbosity()
     told.disable_progress_bar()
+    told.set_verbosity_error()
     try:
         yield
     finally:
+        told.set_verbosity(verbosity)
         if was_shown:
             told.enable_progress_bar()
 
@@ -175,7 +191,7 @@ def own_encoder(settings: EncoderSettings, info: DatasetInfo) -> TextClassifier:
     local = _checked(settings, info.input_shape[-1])
     names = dict(enumerate(info.class_names))
     named = {"num_labels": len(names), "id2label": names, "ignore_mismatched_sizes": True}
-    model = local.loaded("AutoModelForSequenceClassification", **named)
+    model = local.model("AutoModelForSequenceClassification", has_new_head=True, **named)
     made_up = _rows(local.tokenizer(), ["a " * local.length], length=local.length)
     local.tried(model, input_ids=made_up[:, 0], attention_mask=made_up[:, 1])
     return TextClassifier(with_adapters(model, "SEQ_CLS", rank=settings.adapter_rank))

@@ -304,12 +304,12 @@ def test_overwriting_what_a_layer_used_is_refused(hidden: bool) -> None:
 @pytest.mark.parametrize(
     ("reduce", "message"),
     [
-        (lambda out: out.square().mean(), "scalar loss"),
+        (lambda out: out.square().mean(), "loss is a scalar"),
         (lambda out: out.square(), r"shape \[9\]"),
         (lambda out: out.square().sum(1)[:-1], r"shape \[9\]"),
         (lambda out: out.square().sum(1).repeat(2), r"shape \[9\]"),
         (lambda out: out.square().sum(1).detach(), "no_grad"),
-        (lambda out: out.square().sum(1).tolist(), "takes a tensor"),
+        (lambda out: out.square().sum(1).tolist(), "must be a tensor"),
     ],
     ids=["scalar", "per token", "too few", "too many", "detached", "a list"],
 )

@@ -73,7 +73,8 @@ def gathers(mesh: Any) -> list[dict[str, int]]:
 def watched_memory(threshold: int) -> Iterator[Callable[[], int]]:
     """Note the most memory that large tensors take, looking whenever a sum is formed, parameters are gathered or moved.
 
-    Small ones are activations and losses; the model's weights, gradients, sums and moments are large.
+    Small ones are activations and losses; the model's weights, gradients, sums and moments are large. Backward passes
+    of experiments, which hold a copy of the weights and two of the sum, are looked at with and without shards.
     """
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
@@ -109,6 +110,8 @@ def watched_memory(threshold: int) -> Iterator[Callable[[], int]]:
         mock.patch.object(Clipper, "_add", looking(Clipper._add, before=True)),
         mock.patch.object(Clipper, "_add_part", looking(Clipper._add_part)),
         mock.patch.object(Updates, "add_noise", looking(Updates.add_noise)),
+        mock.patch.object(torch.autograd, "grad", looking(torch.autograd.grad, before=True)),
+        mock.patch.object(Tensor, "backward", looking(Tensor.backward, before=True)),
     ):
         yield lambda: most
         look()

@@ -49,15 +49,15 @@ def check_may_begin(capture: object, parameters: Sequence[nn.Parameter], layout:
 def check_losses(losses: object, batch_size: int) -> Tensor:
     """Return the losses if they are one number per example of the physical batch; explain the fault otherwise."""
     if not isinstance(losses, Tensor):
-        raise LossError(f"step.backward() takes a tensor of per-example losses, got {type(losses).__name__}.")
+        raise LossError(f"The losses must be a tensor with one number per example, got {type(losses).__name__}.")
     if losses.dim() == 0:
         raise LossError(
-            "step.backward() got a scalar loss. A mean or a sum over the batch has no per-example gradients: pass one "
+            "The loss is a scalar. A mean or a sum over the batch has no per-example gradients: pass one "
             "loss per example, for instance cross_entropy(..., reduction='none')."
         )
     if losses.dim() != 1 or len(losses) != batch_size:
         raise LossError(
-            f"step.backward() needs losses of shape [{batch_size}] (one per example of this physical batch), got "
+            f"The losses must have the shape [{batch_size}] (one per example of this physical batch), and have "
             f"{list(losses.shape)}. Reduce every axis but the example axis, for instance losses.mean(dim=1)."
         )
     if not losses.requires_grad:

@@ -62,7 +62,7 @@ class FineTuning:
 
     def causal(self) -> Any:
         """Return a model that foretells the next token, with adapters."""
-        model = self._local.loaded("AutoModelForCausalLM")
+        model = self._local.model("AutoModelForCausalLM")
         rows = causal_rows(self.tokenizer(), [TextPair(text="a " * self.length)], length=self.length).columns
         last = rows["input_ids"][:, -1:]
         others = torch.where(last > 0, last - 1, last + 1)

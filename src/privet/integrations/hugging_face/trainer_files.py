@@ -62,6 +62,11 @@ class TrainerFiles:
                 f"{self.run.path} holds the ledger of a run. Go on with it: train(resume_from_checkpoint=True). A new "
                 "run, whose cost adds to that of the old one, needs an output_dir of its own."
             )
+        if resumed is True and not has_ledger and not self._steps():
+            raise LedgerError(
+                f"{self.output} holds no run to go on with: neither the ledger {self.run.ledger_path} nor a "
+                "checkpoint. Leave resume_from_checkpoint out for a new run, or name the output_dir of the old one."
+            )
         if resumed and not has_ledger:
             raise LedgerError(
                 f"{self.run.path} holds no ledger, so what the checkpoint has cost is unknown. Bring the ledger back, "
@@ -69,8 +74,12 @@ class TrainerFiles:
             )
         if resumed:  # before the trainer loads files of what may be another model
             self.run.open_ledger(private.plan, is_seeded=private.seed is not None).close()
+        return None if resumed is True and not self._steps() else resumed
+
+    def _steps(self) -> list[int]:
+        """Return the steps of the trainer's checkpoints."""
         steps = (each.name.removeprefix("checkpoint-") for each in self.output.glob("checkpoint-*"))
-        return None if resumed is True and not any(step.isdigit() for step in steps) else resumed
+        return [int(step) for step in steps if step.isdigit()]
 
     def keep(self, *, step: int) -> None:
         """Copy the run's newest checkpoint into the trainer's checkpoint of this step."""

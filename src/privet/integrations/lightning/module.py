@@ -26,7 +26,7 @@ from privet.training.session import Session, Step
 
 try:
     import lightning
-    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
     from lightning.pytorch.core.optimizer import do_nothing_closure
     from lightning.pytorch.strategies import SingleDeviceStrategy
 except ImportError as missing:  # pragma: no cover (installed in the other environment)
@@ -284,6 +284,13 @@ def _check_trainer(trainer: Any, private: PrivateRun) -> None:
             "limit_train_batches, overfit_batches and fast_dev_run cut epochs short; the plan decides the number of "
             "steps. Make a plan with fewer steps."
         )
+    for callback in trainer.callbacks:
+        if isinstance(callback, StochasticWeightAveraging | WeightAveraging):
+            raise ArgumentError(
+                f"{type(callback).__name__} puts other weights into the module, which no private step made: after all "
+                "steps were paid for, there would be no guarantee. Let the session keep an average: "
+                "PrivateRun(averaging=pv.optim.ExponentialAverage(decay=...)), then model.session.averaged()."
+            )
     if trainer.reload_dataloaders_every_n_epochs:
         raise ArgumentError("reload_dataloaders_every_n_epochs would begin the plan's steps anew. Leave it at 0.")
     if trainer.ckpt_path and (private.folder is None or not (Path(private.folder) / "ledger.jsonl").exists()):
