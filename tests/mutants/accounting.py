@@ -100,8 +100,8 @@ ACCOUNTING = (
     _releases(
         "overflow-charged-once-for-all-steps",
         "the surcharge of truncation is counted for one step only",
-        "self.total_variation += count * part.distance",
-        "self.total_variation += part.distance",
+        "self.total_variation += count * float(part.distance)",
+        "self.total_variation += float(part.distance)",
         "tests/accounting/test_truncation.py::test_surcharges_of_all_steps_add_up",
     ),
     one(
