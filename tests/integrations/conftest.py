@@ -11,6 +11,7 @@ import torch
 # A file is collected where all packages that it needs are installed.
 NEEDS = {
     "test_hugging_face_*.py": ("transformers", "peft", "trl", "datasets"),
+    "test_texts_of_persons.py": ("transformers",),
     "tiny.py": ("transformers",),
     "words.py": ("transformers",),
     "lightning_jobs.py": ("lightning",),

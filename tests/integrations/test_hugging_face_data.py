@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from transformers.optimization import Adafactor
 import datasets
 import privet as pv
 from privet.datasets import RecordStream
-from tests.integrations.tiny import decoder, encoder, grouped, own_losses, plan, same_weights, texts
+from tests.integrations.tiny import decoder, grouped, own_losses, plan, same_weights, texts
 from tests.integrations.words import sentences, tokenizer
 
 
@@ -64,34 +63,6 @@ def test_the_batch_of_a_tokenizer_is_a_batch() -> None:
         return batch
 
     assert not same_weights(trained(sentences(40, seed=1), collate=collate), decoder())
-
-
-@pytest.mark.parametrize("padded", range(3))
-def test_a_short_batch_in_which_one_text_alone_has_padding_is_proven_as_well(padded: int) -> None:
-    """Without that text the model takes another way: it leaves out a mask that hides nothing."""
-    lengths = [8] * 8 + [6] * 3
-    lengths[8 + padded] = 4
-    data = [{"input_ids": list(range(3, 3 + length)), "labels": length % 2} for length in lengths]
-    model, words = encoder(), tokenizer()
-    sampling = pv.sampling.FullBatch(steps=1, expected_batch_size=11.0)
-    with pv.privatize(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.1),
-        data,
-        replace(plan(), sampling=sampling),
-        collate_fn=transformers.DataCollatorWithPadding(words),
-        performance=pv.Performance(physical_batch_size=8),
-    ) as session:
-        for step in session.steps():
-            step.accumulate(
-                lambda batch: torch.nn.functional.cross_entropy(
-                    model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits,
-                    batch["labels"],
-                    reduction="none",
-                )
-            )
-            step.update()
-    assert not session.guarantee().tried
 
 
 @pytest.mark.parametrize(

@@ -366,14 +366,6 @@ ISOLATION = (
         "tests/training/test_batching.py::test_a_batch_that_cannot_be_looked_into_is_named",
     ),
     one(
-        "probe-that-repeats-an-example",
-        "a program is compared with itself on a batch whose first example is repeated, which changes no maximum",
-        "training/batching.py",
-        "get(size, (whole[:-1], whole[1:], whole))",
-        "get(size, ([*whole, 0], whole))",
-        "tests/isolation/test_hostile.py::test_a_program_that_is_called_proven_moves_the_sum_at_most_the_bound_for_one_record",
-    ),
-    one(
         "repeated-with-other-draws",
         "a program that takes its way at random is repeated on another way, and never proven",
         "training/batching.py",

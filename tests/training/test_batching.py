@@ -21,7 +21,7 @@ from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
 from privet.isolation.parts import tensors_of
-from privet.training.batching import cut_in_two, resized, split
+from privet.training.batching import cut_in_two, split
 from privet.training.loading import fetch
 from privet.training.performance import Performance
 from privet.training.start import privatize
@@ -291,23 +291,6 @@ def test_a_collate_function_has_two_names_and_one_value() -> None:
         privatize(
             model, plain_sgd(model), examples(), full_batch(), collate=default_collate, collate_fn=default_collate
         )
-
-
-@pytest.mark.parametrize(
-    ("size", "rows"),
-    [
-        (1, [[0, 0], [0, 0, 0]]),
-        (2, [[0, 1, 0], [0, 1]]),
-        (3, [[0, 1], [1, 2], [0, 1, 2]]),
-        (4, [[0, 1, 2], [1, 2, 3], [0, 1, 2, 3]]),
-    ],
-)
-def test_a_batch_is_tried_without_either_end_and_repeats_an_example_only_where_none_can_be_left_out(
-    size: int, rows: list[list[int]]
-) -> None:
-    tried = list(resized((torch.arange(size),), size, limit=4))
-    assert [(batch[0].tolist(), number) for batch, number in tried] == [(each, len(each)) for each in rows]
-    assert not list(resized((torch.arange(2),), 2, limit=2))
 
 
 @pytest.mark.parametrize("size", range(5, 40))

@@ -107,20 +107,14 @@ def has_rows(batch: Any, size: int) -> bool:
 
 
 def resized(batch: Any, size: int, *, limit: int) -> Iterator[tuple[Any, int]]:
-    """Yield a batch on other numbers of examples, then as it is: two sizes above one.
-
-    Its last example is left out, then its first: a model may skip a step where no example has padding, so a batch
-    without the only one that has takes another way. An example is repeated only where none can be left out, because a
-    repeated one changes no maximum, so that a program that mixes examples by it would look like one that does not.
+    """Yield a batch with one example less, or with its first one again, then another: they have two sizes above one.
 
     Never more than ``limit`` examples, which may be all that fits into memory: where that is below three, batches of
     two sizes above one do not occur.
     """
-    whole = range(size)
-    choices = {1: ([0, 0], [0, 0, 0]), 2: ([0, 1, 0], whole)}.get(size, (whole[:-1], whole[1:], whole))
-    for places in choices if limit > 2 else ():
-        rows = torch.tensor(places)
-        yield with_tensors(batch, functools.partial(_rows_of, rows=rows)), len(places)
+    for wanted in {1: (2, 3), 2: (3, 2)}.get(size, (size - 1, size)) if limit > 2 else ():
+        rows = torch.arange(wanted) % size
+        yield with_tensors(batch, functools.partial(_rows_of, rows=rows)), wanted
 
 
 def _rows_of(tensor: torch.Tensor, *, rows: torch.Tensor) -> torch.Tensor:
