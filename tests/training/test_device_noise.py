@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,29 +12,18 @@ from privet.gradients.norms.kernels import rehearsal
 from privet.training import device_noise as module
 from privet.training.device_noise import DeviceNoise, FusedNoise, TorchNoise
 from tests.contract import statistics as stats
+from tests.script_checks import check_interpreted, check_on_a_device
 
-SCRIPT = Path(__file__).with_name("noise_check.py")
-
-
-def _run(environment: dict[str, str]) -> None:
-    result = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=600, check=False, env=environment
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "the noise is as expected" in result.stdout
+SCRIPT, _SAYS = Path(__file__).with_name("noise_check.py"), "the noise is as expected"
 
 
 def test_the_kernel_draws_what_plain_python_draws() -> None:
-    pytest.importorskip("triton")
-    # the interpreter is chosen when triton is imported, so the check runs in a process of its own
-    _run(os.environ | {"TRITON_INTERPRET": "1"})
+    check_interpreted(SCRIPT, _SAYS)
 
 
 @pytest.mark.gpu
 def test_the_kernel_draws_what_plain_python_draws_on_a_device() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    _run(dict(os.environ))
+    check_on_a_device(SCRIPT, _SAYS)
 
 
 def test_a_device_without_kernels_gets_torchs_generator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
+from tests.script_checks import check_interpreted
 
 
 @pytest.mark.parametrize(
@@ -20,9 +17,4 @@ pytest.importorskip("triton")
     ],
 )
 def test_checks_under_the_interpreter_pass(script: str, says: str) -> None:
-    # the interpreter is chosen when triton is imported, so the check runs in a process of its own
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, str(Path(__file__).with_name(script))]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert says in result.stdout
+    check_interpreted(Path(__file__).with_name(script), says)

@@ -14,7 +14,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def pages_of(**tensors: torch.Tensor) -> DevicePages:
-    (found,) = Fingerprints.of(tensors).pages
+    ((_, found),) = Fingerprints.of(tensors)._devices
     assert isinstance(found, DevicePages)
     return found
 

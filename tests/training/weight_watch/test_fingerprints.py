@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from privet.training.weight_watch.device_pages import DevicePages, InPlace, Kern
 from privet.training.weight_watch.fingerprints import Fingerprints, _words
 from privet.training.weight_watch.host_pages import HostPages
 from privet.training.weight_watch.pages import Fingerprint, Pages, Segment
+from tests.script_checks import check_interpreted, check_on_a_device
 
 KINDS = [
     torch.float16,
@@ -310,28 +308,16 @@ def test_pages_are_numbered_through_all_devices() -> None:
     assert names_in(last_page) == {"there"}
 
 
-SCRIPT = Path(__file__).with_name("sums_check.py")
-
-
-def _run(environment: dict[str, str]) -> None:
-    result = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=600, check=False, env=environment
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "the sums are as expected" in result.stdout
+SCRIPT, _SAYS = Path(__file__).with_name("sums_check.py"), "the sums are as expected"
 
 
 def test_the_kernel_sums_as_torch_does() -> None:
-    pytest.importorskip("triton")
-    # the interpreter is chosen when triton is imported, so the check runs in a process of its own
-    _run(os.environ | {"TRITON_INTERPRET": "1"})
+    check_interpreted(SCRIPT, _SAYS)
 
 
 @pytest.mark.gpu
 def test_the_kernel_sums_as_torch_does_on_a_device() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    _run(dict(os.environ))
+    check_on_a_device(SCRIPT, _SAYS)
 
 
 def test_the_kernel_reads_what_lies_in_words_and_torch_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
